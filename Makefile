@@ -1,0 +1,39 @@
+# `make help` lists the targets. Everything happens inside .venv; nothing is installed system-wide.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test fast lint bench clean
+
+help:  ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP)  ## Make .venv with everything the other targets need
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $(STAMP)
+
+demo: $(STAMP)  ## The main job on this machine: Redis, sandbox daemon, worker, 24 groups graded
+	$(BIN)/collimate demo
+
+test: $(STAMP)  ## The whole test suite, with real servers, daemon and workers
+	$(BIN)/python -m pytest -q tests
+
+fast: $(STAMP)  ## The tests that need no Redis and no namespaces
+	$(BIN)/python -m pytest -q
+
+lint: $(STAMP)  ## ruff, mypy strict, import-linter
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+bench: $(STAMP)  ## Ratios within one run: isolated against plain, queued against inline
+	$(BIN)/python -m benchmarks
+
+clean:  ## Remove .venv and the caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

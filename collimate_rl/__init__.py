@@ -1,0 +1,1 @@
+"""collimate-rl."""
