@@ -1,0 +1,5 @@
+"""Fixtures live by the part they start: see tests/fixtures/."""
+
+from __future__ import annotations
+
+pytest_plugins = ("tests.fixtures.redis_servers", "tests.fixtures.sandbox_daemon")
