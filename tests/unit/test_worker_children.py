@@ -1,0 +1,92 @@
+"""Worker processes: places filled, deaths seen once, backoff bounded, pids told apart."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from worker.children import LONGEST_BACKOFF_S, SETTLED_S, Children
+from worker.process import ProcessId, boot_id, pid_namespace, start_time
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def spawn(_name: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(["sleep", "60"])
+
+
+def ended(children: Children, count: int) -> list[int]:
+    codes: list[int] = []
+    deadline = time.monotonic() + 30
+    while len(codes) < count and time.monotonic() < deadline:
+        codes += [end.code for end in children.reap()]
+        time.sleep(0.005)
+    return codes
+
+
+def test_every_place_is_filled_and_a_death_is_seen_once() -> None:
+    clock = Clock()
+    children = Children(2, spawn, node="n1", clock=clock)
+    first = children.start_due()
+    assert [child.place for child in first] == [0, 1]
+    assert len({child.name for child in first}) == 2
+    assert children.start_due() == []
+    children.signal(signal.SIGKILL)
+    assert ended(children, 2) == [-9, -9]
+    assert children.reap() == []
+    assert list(children.living) == []
+
+
+def test_the_backoff_grows_to_its_bound_and_starts_over_after_a_healthy_life() -> None:
+    clock = Clock()
+    children = Children(1, lambda _name: subprocess.Popen(["true"]), node="n1", clock=clock)
+    waits = []
+    for lived in [0.0] * 12 + [SETTLED_S]:
+        assert len(children.start_due()) == 1
+        clock.now += lived
+        while not (ends := children.reap()):
+            time.sleep(0.002)
+        waits.append(ends[0].restart_in_s)
+        assert children.start_due() == []
+        assert children.next_start_in() == pytest.approx(waits[-1])
+        clock.now += waits[-1]
+    assert waits[:-1] == sorted(waits[:-1])
+    assert waits[-2] == LONGEST_BACKOFF_S
+    assert waits[-1] == waits[0]
+
+
+def test_a_process_is_told_from_a_later_one_with_its_pid() -> None:
+    own = ProcessId.of(os.getpid())
+    assert own is not None
+    assert own.judge() is True
+    assert ProcessId.parse(str(own)) == own
+    earlier = ProcessId(boot=own.boot, namespace=own.namespace, pid=own.pid, started=own.started - 1)
+    assert earlier.judge() is False
+    assert ProcessId(boot="another", namespace=own.namespace, pid=own.pid, started=own.started).judge() is False
+    assert ProcessId(boot=boot_id(), namespace="pid:[1]", pid=own.pid, started=own.started).judge() is None
+    assert own.namespace == pid_namespace()
+
+
+@pytest.mark.parametrize("text", ["", "a b c", "a b x 1", "a b 1 2 3"])
+def test_what_is_no_identity_is_none(text: str) -> None:
+    assert ProcessId.parse(text) is None
+
+
+def test_a_zombie_is_not_alive() -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    deadline = time.monotonic() + 30
+    while start_time(process.pid) is not None and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert start_time(process.pid) is None
+    assert process.wait(30) == 0

@@ -1,0 +1,114 @@
+"""The worker processes of one supervisor: started, watched, started again with a bounded backoff, reaped.
+
+Nothing here knows Redis. What is done about a death is the caller's; `reap` says who died.
+"""
+
+from __future__ import annotations
+
+import secrets
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from worker.process import ProcessId
+
+FIRST_BACKOFF_S = 0.2
+LONGEST_BACKOFF_S = 30.0
+SETTLED_S = 30.0
+"""A process that lived this long was healthy: its place starts over with the first backoff."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Child:
+    """One living worker process. `name` is unique per start: `node-place-random`."""
+
+    place: int
+    name: str
+    process: subprocess.Popen[bytes]
+    identity: ProcessId | None
+    started_at: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """One worker process that is gone and reaped. `code` is negative for a signal, as in `subprocess`."""
+
+    child: Child
+    code: int
+    lived_s: float
+    restart_in_s: float
+
+
+@dataclass
+class _Place:
+    failures: int = 0
+    due_at: float = 0.0
+    child: Child | None = None
+
+
+class Children:
+    """Keeps `count` places filled. Call it from the thread that the processes' life is tied to: the main thread."""
+
+    def __init__(
+        self,
+        count: int,
+        spawn: Callable[[str], subprocess.Popen[bytes]],
+        *,
+        node: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._spawn = spawn
+        self._node = node
+        self._clock = clock
+        self._places = [_Place() for _ in range(count)]
+
+    @property
+    def living(self) -> Sequence[Child]:
+        """The processes that were alive when last looked at."""
+        return [place.child for place in self._places if place.child is not None]
+
+    def start_due(self) -> list[Child]:
+        """Start a process in every empty place whose backoff is over."""
+        started = []
+        for number, place in enumerate(self._places):
+            if place.child is None and place.due_at <= self._clock():
+                name = f"{self._node}-{number}-{secrets.token_hex(4)}"
+                process = self._spawn(name)
+                place.child = Child(
+                    place=number,
+                    name=name,
+                    process=process,
+                    identity=ProcessId.of(process.pid),
+                    started_at=self._clock(),
+                )
+                started.append(place.child)
+        return started
+
+    def reap(self) -> list[Ended]:
+        """Collect every process that ended since the last call; never blocks."""
+        ended = []
+        for place in self._places:
+            child = place.child
+            if child is None:
+                continue
+            code = child.process.poll()
+            if code is None:
+                continue
+            lived = self._clock() - child.started_at
+            place.failures = 0 if lived >= SETTLED_S else place.failures + 1
+            wait = min(FIRST_BACKOFF_S * 2 ** max(0, place.failures - 1), LONGEST_BACKOFF_S)
+            place.child, place.due_at = None, self._clock() + wait
+            ended.append(Ended(child=child, code=code, lived_s=lived, restart_in_s=wait))
+        return ended
+
+    def next_start_in(self) -> float | None:
+        """Seconds until a place is due to be filled; None when all are."""
+        waits = [place.due_at - self._clock() for place in self._places if place.child is None]
+        return max(0.0, min(waits)) if waits else None
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to every living process; one that is gone already is reaped by the next `reap`."""
+        for child in self.living:
+            child.process.send_signal(number)

@@ -1,0 +1,80 @@
+"""Who a process is across pid reuse and reboots, and how a child is tied to its parent's life."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+PR_SET_PDEATHSIG = 1
+
+
+def boot_id() -> str:
+    """The kernel's random name for this boot: the same pid under another boot is another process."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
+
+def pid_namespace() -> str:
+    """The pid namespace, as the kernel names it: pids of another container mean nothing here."""
+    return os.readlink("/proc/self/ns/pid")
+
+
+def start_time(pid: int) -> int | None:
+    """Clock ticks between boot and the start of a live process; None when there is none, or only its zombie."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None  # no such process, or it went while being read
+    # The second field is the command in parentheses and may hold anything, so count from the last parenthesis.
+    rest = stat.rpartition(")")[2].split()
+    return None if rest[0] in ("Z", "X") else int(rest[19])
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessId:
+    """One process, named so that no later process can be taken for it."""
+
+    boot: str
+    namespace: str
+    pid: int
+    started: int
+
+    @classmethod
+    def of(cls, pid: int) -> ProcessId | None:
+        """The process that has this pid now; None when there is none."""
+        started = start_time(pid)
+        return None if started is None else cls(boot=boot_id(), namespace=pid_namespace(), pid=pid, started=started)
+
+    @classmethod
+    def parse(cls, text: str) -> ProcessId | None:
+        """What `str` wrote; None for anything else."""
+        parts = text.split(" ")
+        if len(parts) != 4 or not parts[2].isdigit() or not parts[3].isdigit():
+            return None
+        return cls(boot=parts[0], namespace=parts[1], pid=int(parts[2]), started=int(parts[3]))
+
+    def __str__(self) -> str:
+        return f"{self.boot} {self.namespace} {self.pid} {self.started}"
+
+    def judge(self) -> bool | None:
+        """True: alive. False: gone for good. None: not to be seen from here (another pid namespace, same boot)."""
+        if self.boot != boot_id():
+            # Another boot of this machine is over; another machine with the same node name keeps its own lease.
+            return False
+        if self.namespace != pid_namespace():
+            return None
+        return start_time(self.pid) == self.started
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when the thread that started it ends; `parent` is the pid that must be it.
+
+    Ends the process at once when the parent is gone already: then no signal will ever come.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
+    if os.getppid() != parent:
+        os._exit(1)
