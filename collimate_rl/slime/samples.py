@@ -1,0 +1,129 @@
+"""Reading slime's Samples: shapes, ground truth, response, and the key that a group's common random numbers hang on.
+
+A Sample is slime's own dataclass; nothing of slime is imported here, only the attributes that its contract names are
+read: `group_index`, `index`, `prompt`, `response`, `label`, `metadata`, `status`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+from collimate_rl.seeds import DET_SEED, is_valid_seed, seed_from_key
+from collimate_rl.slime.settings import SlimeSettings
+
+Nested: TypeAlias = Any
+"""A Sample, a list of Samples, or a list of such lists; and the rewards in that same shape."""
+
+META_KEY = "collimate"
+"""Where `sample.metadata` gets the grading's account."""
+
+_CRN_KEYS = ("crn_key", "uid", "index")
+_GROUND_TRUTH_KEYS = ("ground_truth", "label")
+_GROUND_TRUTH_NESTS = ("reward_spec", "reward_model")
+_ROW_KEYS = frozenset({"reference", "test", "test_list", "inputs", "test_cases", "assert_case"})
+"""Keys that make a dict a ground truth itself: a data set's row kept whole in `metadata`."""
+
+
+def flatten(samples: Nested) -> list[Any]:
+    """All Samples in order, whatever the nesting."""
+    return list(_walk(samples))
+
+
+def _walk(samples: Nested) -> Iterator[Any]:
+    if isinstance(samples, (list, tuple)):
+        for item in samples:
+            yield from _walk(item)
+    else:
+        yield samples
+
+
+def shaped_like(samples: Nested, values: list[Any]) -> Nested:
+    """`values`, one per Sample, put back into the shape of `samples`."""
+    rest = iter(values)
+
+    def build(item: Nested) -> Nested:
+        return [build(inner) for inner in item] if isinstance(item, (list, tuple)) else next(rest)
+
+    return build(samples)
+
+
+def metadata_of(sample: Any) -> Mapping[str, Any]:
+    """The Sample's metadata; an empty mapping where there is none."""
+    metadata = getattr(sample, "metadata", None)
+    return metadata if isinstance(metadata, Mapping) else {}
+
+
+def ground_truth_of(sample: Any) -> Any:
+    """`sample.label`, else what `sample.metadata` holds; a ValueError that names the sample where there is neither."""
+    label = getattr(sample, "label", None)
+    if label not in (None, "", [], {}):
+        return label
+    metadata = metadata_of(sample)
+    for key in _GROUND_TRUTH_KEYS:
+        if metadata.get(key) is not None:
+            return metadata[key]
+    for nest in _GROUND_TRUTH_NESTS:
+        inner = metadata.get(nest)
+        if isinstance(inner, Mapping) and inner.get("ground_truth") is not None:
+            return inner["ground_truth"]
+    if _ROW_KEYS & metadata.keys():
+        return dict(metadata)
+    raise ValueError(
+        f"{describe(sample)} has no ground truth: neither in sample.label (slime's --label-key) nor in "
+        "sample.metadata['ground_truth'] (slime's --metadata-key)"
+    )
+
+
+def response_of(sample: Any) -> str:
+    """The completion's text; empty for a sample that was aborted before it said anything."""
+    response = getattr(sample, "response", None)
+    return response if isinstance(response, str) else ""
+
+
+def describe(sample: Any) -> str:
+    """For messages: which sample this is."""
+    return f"the sample with index {getattr(sample, 'index', None)} of group {getattr(sample, 'group_index', None)}"
+
+
+def seed_of(sample: Any, settings: SlimeSettings) -> str | None:
+    """The seed that this sample's candidate runs under: None in vanilla mode, one for the whole group under CRN.
+
+    Under CRN: `metadata["crn_seed"]` as it stands; else derived from `crn_key`, `uid` or `index` of the metadata, else
+    from the prompt, salted with the base seed where one is set.
+    """
+    if settings.seed_mode == "vanilla":
+        return None
+    if settings.seed_mode == "deterministic":
+        return settings.base_seed or DET_SEED
+    metadata = metadata_of(sample)
+    given = metadata.get("crn_seed")
+    if given is not None:
+        if not is_valid_seed(given):
+            raise ValueError(f"{describe(sample)} has crn_seed {given!r}: a seed is 64 hex characters")
+        return str(given)
+    for name in _CRN_KEYS:
+        if metadata.get(name) is not None:
+            return seed_from_key(str(metadata[name]), settings.base_seed or "")
+    prompt = getattr(sample, "prompt", "")
+    key = prompt if isinstance(prompt, str) else json.dumps(prompt, sort_keys=True, default=str)
+    return seed_from_key(key, settings.base_seed or "")
+
+
+def partition(samples: list[Any], truth_of: Callable[[Any], Any] = ground_truth_of) -> list[tuple[Any, list[int]]]:
+    """Splits samples into groups that share `group_index` and ground truth: (ground truth, positions), in order.
+
+    Samples without a group_index that share a ground truth are one group: a call carries one prompt's samples then.
+    """
+    groups: list[tuple[Any, Any, list[int]]] = []
+    for position, sample in enumerate(samples):
+        truth = truth_of(sample)
+        group_index = getattr(sample, "group_index", None)
+        for known_index, known_truth, positions in groups:
+            if known_index == group_index and (known_truth is truth or known_truth == truth):
+                positions.append(position)
+                break
+        else:
+            groups.append((group_index, truth, [position]))
+    return [(truth, positions) for _, truth, positions in groups]
