@@ -3,6 +3,7 @@
     CollimateError                  the root: message, status, error_code
     ├── UnreachableError            no byte was sent: the request provably did not happen
     ├── AmbiguousError              sent, no answer: it may or may not have happened
+    │   └── MalformedAnswer         an answer came that is none of the API's
     ├── CollimateDrainingError      the daemon refuses work because it is going away
     ├── TransferError               file IO with a sandbox did not arrive whole
     ├── CollimateTaskError          a command failed inside the guest: the task's own doing
@@ -14,6 +15,7 @@
         ├── BatchGone               the batch or its result is no longer kept
         ├── BadMessage              a payload that is no message of ours
         │   └── UnknownVersion      a message of a later version than this code reads
+        ├── Ungraded                candidates without a verdict, and the caller asked to be told
         └── RunMisconfigured        an infra code that no retry heals (no_template, unauthorized, …)
 
 Arguments that are wrong in themselves are plain `ValueError`s; a wait that ran out is a `TimeoutError`.
@@ -76,6 +78,10 @@ class AmbiguousError(CollimateError):
         super().__init__(message, None, "ambiguous")
 
 
+class MalformedAnswer(AmbiguousError):
+    """The peer answered with something that is no answer of this API: what it did is not known."""
+
+
 class CollimateDrainingError(CollimateError):
     """The daemon was still draining when the retry budget ran out."""
 
@@ -130,6 +136,10 @@ class BadMessage(QueueError):
 
 class UnknownVersion(BadMessage):
     """A message of a later version than this code reads."""
+
+
+class Ungraded(QueueError):
+    """Candidates of a batch have no verdict: the infrastructure failed, and the caller asked to be told."""
 
 
 class RunMisconfigured(QueueError):
