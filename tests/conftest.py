@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-pytest_plugins = ("tests.fixtures.redis_servers", "tests.fixtures.sandbox_daemon")
+pytest_plugins = ("tests.fixtures.redis_servers", "tests.fixtures.sandbox_daemon", "tests.fixtures.skips")
