@@ -63,13 +63,8 @@ def clip_text(text: str, limit: int = MAX_DETAIL_BYTES) -> str:
     raw = text.encode("utf-8", "surrogatepass")
     if len(raw) <= limit:
         return text
-    kept = raw[: limit - 3]
-    while kept:
-        try:
-            return kept.decode("utf-8", "surrogatepass") + "…"
-        except UnicodeDecodeError:
-            kept = kept[:-1]
-    return "…"
+    # What the cut leaves of a character (and a lone surrogate, in a text that is cut anyway) is dropped.
+    return raw[: limit - 3].decode("utf-8", "ignore") + "…"
 
 
 def clip_tail(raw: bytes, limit: int = MAX_OUTPUT_TAIL_BYTES) -> tuple[bytes, bool]:

@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 from collimate_rl.protocol import bounds, codes
 from collimate_rl.protocol.bounds import check_int, check_name, check_seconds, check_seed
@@ -19,6 +19,11 @@ from collimate_rl.protocol.bounds import check_int, check_name, check_seconds, c
 def _text(what: str, value: object, limit: int = 1024) -> None:
     if not isinstance(value, str) or len(value.encode("utf-8", "surrogatepass")) > limit:
         raise ValueError(f"{what} is not a text of at most {limit:,} bytes")
+
+
+def _bytes(what: str, value: object, limit: int) -> None:
+    if not isinstance(value, bytes) or len(value) > limit:
+        raise ValueError(f"{what} is not bytes, at most {limit:,}")
 
 
 def _member(what: str, value: object, allowed: frozenset[str]) -> None:
@@ -193,15 +198,14 @@ class Verdict:
         self._check_sides()
         if self.cases is not None:
             object.__setattr__(self, "cases", tuple(self.cases))
-            if len(cast("tuple[CaseReport, ...]", self.cases)) > bounds.MAX_CASES:
+            if len(self.cases) > bounds.MAX_CASES:
                 raise ValueError(f"more than {bounds.MAX_CASES} cases: keep the first ones")
         check_int("cases_total", self.cases_total, 0, 2**53)
         check_int("cases_passed", self.cases_passed, 0, self.cases_total)
         _member("integrity", self.integrity, codes.INTEGRITIES)
         if self.detail is not None:
             _text("detail", self.detail, bounds.MAX_DETAIL_BYTES)
-        if not isinstance(self.output_tail, bytes) or len(self.output_tail) > bounds.MAX_OUTPUT_TAIL_BYTES:
-            raise ValueError(f"output_tail is not bytes, at most {bounds.MAX_OUTPUT_TAIL_BYTES:,}")
+        _bytes("output_tail", self.output_tail, bounds.MAX_OUTPUT_TAIL_BYTES)
         for what in ("seed", "seed_ack", "node", "grader_version"):
             _text(what, getattr(self, what))
         if self.session_id is not None:
@@ -220,9 +224,9 @@ class Verdict:
         if self.infra_error:
             if self.reward is not None or self.outcome is not None:
                 raise ValueError("an infra-flagged answer has neither reward nor outcome")
-            if not isinstance(self.error_code, str) or not self.error_code:
-                raise ValueError("an infra-flagged answer needs an error_code")
             _text("error_code", self.error_code)
+            if not self.error_code:
+                raise ValueError("an infra-flagged answer needs an error_code")
             return
         if self.error_code is not None:
             raise ValueError("error_code goes with infra_error only")

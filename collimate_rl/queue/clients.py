@@ -1,0 +1,93 @@
+"""Connections to the server, one kind per use; nothing else of the product builds a redis client.
+
+redis-py's defaults do not fit: it reads with a timeout of 5 s and 10 retries, so that a blocking read of more than
+5 s hangs for about a minute and then fails; and it speaks RESP3, which parts of rq do not understand. A retry sends
+the command again when only its reply was lost, so everything sent over these clients must be idempotent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+
+from redis import Redis
+from redis.backoff import EqualJitterBackoff, NoBackoff
+from redis.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    BusyLoadingError,
+    ConnectionError,
+    NoPermissionError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    TimeoutError,
+)
+from redis.retry import Retry
+
+from collimate_rl.errors import QueueError, RedisUnavailable
+
+COMMAND_TIMEOUT_S = 5.0
+CONNECT_TIMEOUT_S = 3.0
+COMMAND_RETRIES = 2
+
+
+def connect_commands(url: str, *, timeout_s: float = COMMAND_TIMEOUT_S, retries: int = COMMAND_RETRIES) -> Redis:
+    """For our own commands and scripts: short timeout, few retries. Does not connect yet.
+
+    url -- redis://, rediss://, unix:///path, unix:path, or an absolute path of a socket. `ValueError` else.
+    """
+    return _client(url, timeout_s, Retry(EqualJitterBackoff(cap=0.5, base=0.05), retries))
+
+
+def connect_blocking(url: str, block_s: float) -> Redis:
+    """For reads that block up to `block_s`: the timeout leaves them 5 s more, and nothing is sent again."""
+    return _client(url, block_s + 5.0, Retry(NoBackoff(), 0))
+
+
+def connect_rq(url: str) -> Redis:
+    """For rq: its commands are not idempotent, so nothing is sent again; rq raises the timeout as it needs."""
+    return _client(url, 15.0, Retry(NoBackoff(), 0))
+
+
+def _client(url: str, timeout_s: float, retry: Retry) -> Redis:
+    url = normal_url(url)
+    # A unix socket's connection class takes no keepalive.
+    keepalive = {} if url.startswith("unix://") else {"socket_keepalive": True}
+    return Redis.from_url(
+        url,
+        protocol=2,
+        decode_responses=False,
+        socket_timeout=timeout_s,
+        socket_connect_timeout=min(CONNECT_TIMEOUT_S, timeout_s),
+        health_check_interval=30,
+        retry=retry,
+        **keepalive,
+    )
+
+
+def normal_url(url: str) -> str:
+    """`url` as redis-py wants it; `unix:path` and a bare absolute path name a socket."""
+    if url.startswith("/"):
+        return f"unix://{url}"
+    if url.startswith("unix:") and not url.startswith("unix://"):
+        return f"unix://{url.removeprefix('unix:')}"
+    if urlsplit(url).scheme not in ("redis", "rediss", "unix"):
+        raise ValueError(f"{url!r} names no Redis server: use redis://host:port/0, rediss://… or unix:/path/to/socket")
+    return url
+
+
+@contextmanager
+def translate_errors(doing: str) -> Iterator[None]:
+    """redis-py's errors as ours, with what was being done."""
+    try:
+        yield
+    except (AuthenticationError, AuthorizationError, NoPermissionError) as exc:
+        raise QueueError(f"the Redis server refused to {doing}: {exc}; check the URL's user and its rights") from exc
+    except OutOfMemoryError as exc:
+        raise QueueError(f"the Redis server is out of memory and refused to {doing}; give it more: {exc}") from exc
+    except (ConnectionError, TimeoutError, BusyLoadingError, ReadOnlyError) as exc:
+        raise RedisUnavailable(f"the Redis server could not be reached to {doing}: {exc}") from exc
+    except RedisError as exc:
+        raise QueueError(f"the Redis server refused to {doing}: {exc}") from exc

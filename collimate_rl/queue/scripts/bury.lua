@@ -1,0 +1,29 @@
+-- bury: the supervisor knows that a worker's process is gone; what it owned goes back at once.
+--
+-- node, worker   names
+--
+-- Replies {NONE} (it owned nothing, or what it owned is another's by now), {RELEASED, k}, {ANSWERED, k}.
+-- Counts a loss (the worker's alive key goes first). Rings at the front. Sent again: NONE.
+-- Writes alive, owned, state, pending, flight, a bell; after an answer see answer.lua.
+local A, bad = args('node:name worker:name')
+if bad then return bad end
+local owned = 'col:owned:' .. A.node
+local wrong = mistyped({ owned, 'hash' })
+if wrong then return wrong end
+local k = redis.call('HGET', owned, A.worker)
+local S, broken
+if k and kinds.key(k) then
+  S, broken = load(k)
+  if broken then return broken end
+end
+redis.call('DEL', 'col:alive:' .. A.worker)
+redis.call('HDEL', owned, A.worker)
+if not S or S.status ~= 'running' or S.worker ~= A.worker or S.node ~= A.node then return { 'NONE' } end
+if due_answer(S) then return { 'ANSWERED', k } end
+if loss(S) then
+  answer(S)
+  return { 'ANSWERED', k }
+end
+disown(S)
+ring(S, false)
+return { 'RELEASED', k }

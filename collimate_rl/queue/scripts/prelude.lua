@@ -1,0 +1,233 @@
+-- prelude.lua: what every script of the queue shares. Put in front of each, after the block `T` of constants that
+-- the loader writes from `protocol.Timing` (milliseconds, and two counts).
+--
+-- Key names are built here from the batch's k and from what its state says (run, producer, queue), as in
+-- `protocol/keys.py`: which keys a script touches is known only once it has read the state. KEYS is always empty,
+-- so no Redis Cluster.
+--
+-- Every script validates its arguments and the types of the keys that it may write BEFORE its first write: a script
+-- that fails half way would leave half a change, since Redis does not roll back. Refusals are error replies that
+-- begin with COLARG (the caller's mistake) or COLTYPE (a key that is not ours).
+--
+-- Times are the server's own, in ms (`now`). State fields that count or time are integers written as decimal text.
+
+local NIL = {}
+
+local function now()
+  local t = redis.call('TIME')
+  return tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
+end
+
+local function int(x)
+  return string.format('%d', x)
+end
+
+local kinds = {
+  key = function(s) return #s == 32 and string.find(s, '^[0-9a-f]+$') ~= nil end,
+  hash = function(s) return #s == 64 and string.find(s, '^[0-9a-f]+$') ~= nil end,
+  name = function(s) return #s >= 1 and #s <= 128 and string.find(s, '^[%w%._%-]+$') ~= nil end,
+  text = function(s) return #s >= 1 and #s <= 1024 end,
+  bytes = function(_) return true end,
+  int = function(s) return #s <= 15 and string.find(s, '^%d+$') ~= nil end,
+  num = function(s) return string.find(s, '^%-?[%d%.]+$') ~= nil and tonumber(s) ~= nil end,
+  flag = function(s) return s == '0' or s == '1' end,
+}
+
+-- args('k:key fence:int …'): ARGV by name, numbers converted; or nil and the error. A form that ends with '*' takes
+-- any number of further arguments, returned as .rest.
+local function args(form)
+  local out, at, open = {}, 0, false
+  for word in string.gmatch(form, '%S+') do
+    if word == '*' then
+      open = true
+    else
+      at = at + 1
+      local name, kind = string.match(word, '^([%w_]+):(%w+)$')
+      local value = ARGV[at]
+      if value == nil or not kinds[kind](value) then
+        return nil, redis.error_reply('COLARG argument ' .. at .. ' (' .. name .. ') is not of kind ' .. kind)
+      end
+      if kind == 'int' or kind == 'num' then value = tonumber(value) end
+      if kind == 'flag' then value = value == '1' end
+      out[name] = value
+    end
+  end
+  if not open and #ARGV ~= at then
+    return nil, redis.error_reply('COLARG ' .. at .. ' arguments are needed, not ' .. #ARGV)
+  end
+  out.rest = {}
+  for i = at + 1, #ARGV do out.rest[#out.rest + 1] = ARGV[i] end
+  return out
+end
+
+-- mistyped({key, type, key, type, …}): the error when a key exists with another type, else nil.
+local function mistyped(pairs_)
+  for i = 1, #pairs_, 2 do
+    local t = redis.call('TYPE', pairs_[i])['ok']
+    if t ~= 'none' and t ~= pairs_[i + 1] then
+      return redis.error_reply('COLTYPE ' .. pairs_[i] .. ' is a ' .. t .. ', not a ' .. pairs_[i + 1])
+    end
+  end
+end
+
+local TEXT_FIELDS = {
+  'status', 'run', 'id', 'producer', 'queue', 'hash', 'owner', 'worker', 'node', 'submitted_at', 'bell',
+  'released_by', 'released_out',
+}
+local INT_FIELDS = {
+  'epoch', 'n', 'fence', 'lease_until', 'deadline_at', 'cancel', 'rings', 'unlisted', 'unlisted_at', 'losses',
+  'errors', 'passes', 'cautious', 'ring_at', 'ring_back', 'created_at', 'claimed_at',
+}
+
+local function keys_of(k)
+  return {
+    batch = 'col:batch:' .. k, state = 'col:state:' .. k, verdicts = 'col:verdicts:' .. k,
+    ledger = 'col:ledger:' .. k, flight = 'col:flight:' .. k, cases = 'col:cases:' .. k,
+    askers = 'col:askers:' .. k, done = 'col:done:' .. k,
+  }
+end
+
+-- load(k): the batch's state with its keys (.p), its askers and the time (.t); nil when there is none;
+-- nil and an error when something of it is not as we write it.
+local function load(k)
+  local p = keys_of(k)
+  local bad = mistyped({
+    p.state, 'hash', p.batch, 'string', p.verdicts, 'hash', p.ledger, 'hash', p.flight, 'hash', p.cases, 'string',
+    p.askers, 'set', p.done, 'string', 'rq:queues', 'set', 'col:quarantine', 'stream',
+  })
+  if bad then return nil, bad end
+  local texts = redis.call('HMGET', p.state, unpack(TEXT_FIELDS))
+  if not texts[1] then return nil end
+  local S = { k = k, p = p, t = now() }
+  for i, f in ipairs(TEXT_FIELDS) do S[f] = texts[i] or '' end
+  for i, v in ipairs(redis.call('HMGET', p.state, unpack(INT_FIELDS))) do
+    S[INT_FIELDS[i]] = (not v or v == '') and 0 or tonumber(v)
+    if S[INT_FIELDS[i]] == nil then
+      return nil, redis.error_reply('COLTYPE field ' .. INT_FIELDS[i] .. ' of ' .. p.state .. ' is no integer')
+    end
+  end
+  if S.run == '' or S.id == '' or S.queue == '' or S.n < 1 then
+    return nil, redis.error_reply('COLTYPE ' .. p.state .. ' is no batch of ours')
+  end
+  S.pending = 'col:pending:' .. S.queue
+  S.inflight = 'col:inflight:' .. S.run
+  S.list = 'rq:queue:' .. S.queue
+  S.askers = redis.call('SMEMBERS', p.askers)
+  local more = { S.pending, 'zset', S.inflight, 'zset', S.list, 'list' }
+  for _, who in ipairs(S.askers) do
+    more[#more + 1] = 'col:results:' .. S.run .. ':' .. who
+    more[#more + 1] = 'stream'
+  end
+  if S.node ~= '' then
+    more[#more + 1] = 'col:owned:' .. S.node
+    more[#more + 1] = 'hash'
+  end
+  bad = mistyped(more)
+  if bad then return nil, bad end
+  S.until_ = S.deadline_at + T.keep_ms
+  return S
+end
+
+local function own(S, owner, fence)
+  return S.status == 'running' and S.owner == owner and S.fence == fence
+end
+
+local function live(S)
+  return S.status == 'running' and S.lease_until > S.t
+end
+
+local function check_at(S, at)
+  redis.call('ZADD', S.pending, int(at), S.k)
+end
+
+-- While it is unanswered, nothing of a batch expires before its deadline and a day.
+local function keep(S, key)
+  redis.call('PEXPIREAT', key, int(S.until_))
+end
+
+-- ring(S, back): one more bell, an rq job of its own id k-n. Its fields were made once, at submit, by rq's own
+-- Job.to_dict(); they are kept as netstrings ("3:abc") in the state.
+local function ring(S, back)
+  S.rings = S.rings + 1
+  local jid = S.k .. '-' .. int(S.rings)
+  local fields, at = {}, 1
+  while at <= #S.bell do
+    local colon = string.find(S.bell, ':', at, true)
+    local size = tonumber(string.sub(S.bell, at, colon - 1))
+    fields[#fields + 1] = string.sub(S.bell, colon + 1, colon + size)
+    at = colon + size + 1
+  end
+  redis.call('HSET', 'rq:job:' .. jid, unpack(fields))
+  redis.call('HSET', 'rq:job:' .. jid, 'description', S.run .. '/' .. S.id .. ' #' .. int(S.rings))
+  redis.call('PEXPIRE', 'rq:job:' .. jid, int(T.bell_ms))
+  redis.call('SADD', 'rq:queues', S.list)
+  redis.call(back and 'RPUSH' or 'LPUSH', S.list, jid)
+  redis.call('HSET', S.p.state, 'rings', int(S.rings), 'unlisted', '0', 'unlisted_at', '0', 'ring_at', '0')
+  check_at(S, S.t + T.recheck_ms)
+end
+
+-- ring_after(S, ms, back): no bell yet; `mend` rings when the time has come.
+local function ring_after(S, ms, back)
+  local at = S.t + ms
+  redis.call('HSET', S.p.state, 'ring_at', int(at), 'ring_back', back and '1' or '0')
+  check_at(S, at)
+end
+
+-- disown(S): nobody's again. Marked starts were the last owner's.
+local function disown(S)
+  if S.node ~= '' and redis.call('HGET', 'col:owned:' .. S.node, S.worker) == S.k then
+    redis.call('HDEL', 'col:owned:' .. S.node, S.worker)
+  end
+  redis.call('HSET', S.p.state, 'status', 'open', 'owner', '', 'lease_until', '0')
+  redis.call('DEL', S.p.flight)
+  S.status, S.owner, S.lease_until = 'open', '', 0
+end
+
+-- settled(queue, t): beats have come for T.settle_ms without a gap, so that whoever lives has had time to renew.
+local function settled(queue, t)
+  local v = redis.call('HMGET', 'col:clock:' .. queue, 'last', 'since')
+  local last, since = tonumber(v[1]), tonumber(v[2])
+  return last ~= nil and since ~= nil and t - last <= T.gap_ms and t - since >= T.settle_ms
+end
+
+local function blames(S)
+  local names = {}
+  for i = 0, S.n - 1 do names[#names + 1] = 'blame:' .. i end
+  local out = redis.call('HMGET', S.p.state, unpack(names))
+  for i = 1, S.n do out[i] = tonumber(out[i] or '0') or 0 end
+  return out
+end
+
+-- loss(S): its owner is gone. Counts only when the worker's alive key is gone too: a worker that is merely slow is
+-- no evidence against a candidate. The first loss blames every unjudged candidate and makes the batch cautious; later
+-- ones blame what was marked as started (every unjudged one if nothing was). Returns true when no candidate is left
+-- that may still run.
+local function loss(S)
+  if S.worker ~= '' and redis.call('EXISTS', 'col:alive:' .. S.worker) == 1 then return false end
+  redis.call('HINCRBY', S.p.state, 'losses', 1)
+  local judged, marked, any = {}, {}, false
+  for _, i in ipairs(redis.call('HKEYS', S.p.verdicts)) do judged[i] = true end
+  if S.cautious == 1 then
+    for _, i in ipairs(redis.call('HKEYS', S.p.flight)) do
+      if not judged[i] then marked[i], any = true, true end
+    end
+  end
+  local blame, runnable = blames(S), 0
+  for n = 0, S.n - 1 do
+    local i = int(n)
+    if not judged[i] then
+      if marked[i] or not any then
+        blame[n + 1] = blame[n + 1] + 1
+        redis.call('HSET', S.p.state, 'blame:' .. i, int(blame[n + 1]))
+        if blame[n + 1] == T.max_blame then
+          redis.call('XADD', 'col:quarantine', 'MAXLEN', '~', '1000', '*', 'k', S.k, 'index', i, 'run', S.run,
+            'id', S.id, 'queue', S.queue, 'node', S.node, 'worker', S.worker)
+        end
+      end
+      if blame[n + 1] < T.max_blame then runnable = runnable + 1 end
+    end
+  end
+  redis.call('HSET', S.p.state, 'cautious', '1')
+  S.cautious = 1
+  return runnable == 0
+end
