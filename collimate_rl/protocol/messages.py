@@ -230,7 +230,7 @@ class Verdict:
             return
         if self.error_code is not None:
             raise ValueError("error_code goes with infra_error only")
-        reward = self.reward
+        reward: object = self.reward
         if isinstance(reward, bool) or not isinstance(reward, int | float) or not 0.0 <= reward <= 1.0:
             raise ValueError(f"reward {reward!r} is not a number from 0.0 to 1.0")
         object.__setattr__(self, "reward", float(reward))
