@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,13 +73,3 @@ class Child:
             pass  # the usual case: nobody of the group is left
         except PermissionError:
             pass  # what is left of it changed its user, and dies with its parent
-
-
-def wait_until(condition: object, timeout_s: float, step_s: float = 0.05) -> bool:
-    """Whether the callable `condition` came true within `timeout_s`."""
-    end = time.monotonic() + timeout_s
-    while time.monotonic() < end:
-        if callable(condition) and condition():
-            return True
-        time.sleep(step_s)
-    return False

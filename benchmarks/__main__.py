@@ -1,0 +1,62 @@
+"""Runs both comparisons, prints a table, writes the figures to benchmarks/results/."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks import isolation, queueing
+from benchmarks.measure import median, ratio
+
+RESULTS = Path(__file__).parent / "results"
+AIMS = {"isolated : plain": 4.0, "queued : inline": 0.8}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5, help="rounds per comparison (default 5)")
+    parser.add_argument("--out", type=Path, help="where the JSON goes (default benchmarks/results/<time>.json)")
+    options = parser.parse_args()
+    machine = {
+        "interpreter": f"{sys.executable} (Python {platform.python_version()})",
+        "cores": len(os.sched_getaffinity(0)),
+        "kernel": platform.release(),
+        "rounds": options.rounds,
+    }
+    print("  ".join(f"{name} {value}" for name, value in machine.items()), flush=True)
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="cb-", dir="/tmp") as directory:
+        isolated = isolation.measure(Path(directory), options.rounds)
+    queued = queueing.measure(options.rounds)
+    ratios = {
+        "isolated : plain": ratio(isolated, "graded, namespaces", "graded, isolation none"),
+        "graded : bare exec, namespaces": ratio(isolated, "graded, namespaces", "bare exec, namespaces"),
+        "queued : inline": ratio(queued, "queued", "inline"),
+    }
+    _print("per second (median, lowest, highest)", {**isolated, **queued})
+    print("\nratios (median of the rounds' own)")
+    for name, value in ratios.items():
+        aim = f"   aim {AIMS[name]:g}" if name in AIMS else ""
+        print(f"  {name:<32}{value:8.2f}{aim}")
+    print(f"\n{time.monotonic() - began:.0f} s")
+    out = options.out or RESULTS / f"{time.strftime('%Y%m%d-%H%M%S')}.json"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    rounds = {"isolation": isolated, "queue": queued}
+    out.write_text(json.dumps({"machine": machine, "ratios": ratios, "per_second": rounds}, indent=2) + "\n")
+    print(f"written to {out}")
+    return 0
+
+
+def _print(title: str, measured: dict[str, list[float]]) -> None:
+    print(f"\n{title}")
+    for name, values in measured.items():
+        print(f"  {name:<32}{median(values):8.0f}{min(values):10.0f}{max(values):10.0f}")
+
+
+sys.exit(main())

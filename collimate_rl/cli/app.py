@@ -1,0 +1,23 @@
+"""The command group. Each command is a module; heavier imports happen inside the commands."""
+
+from __future__ import annotations
+
+from importlib import metadata
+
+import click
+
+from collimate_rl.cli.demo_command import demo
+from collimate_rl.cli.grade_command import grade
+
+EXIT_BAD_INPUT = 2
+EXIT_INFRA = 3
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(metadata.version("collimate-rl"), prog_name="collimate")
+def app() -> None:
+    """Grade candidate code in isolated sandboxes, for RL post-training."""
+
+
+app.add_command(demo)
+app.add_command(grade)

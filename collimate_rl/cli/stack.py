@@ -1,0 +1,139 @@
+"""The whole product on this machine: Redis, sandbox daemon and worker, on unix sockets in one short-lived directory."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+from collimate_rl.cli.processes import Child
+from collimate_rl.client import CollimateClient
+from collimate_rl.errors import CollimateError
+from collimate_rl.queue.server import LocalRedis
+
+START_S = 60.0
+"""How long a part may take to come up on a loaded machine."""
+WORKER_STOP_S = 20.0
+QUEUE = "grade"
+NODE = "demo"
+
+
+class StackFailed(Exception):
+    """A part of the stack did not start, or died; the message holds the end of its log."""
+
+
+class LocalStack:
+    """Context manager: everything started, and everything stopped again, in order, also on failure.
+
+    `check` is called between the steps of every wait; what it raises ends the wait (and then the stack).
+    """
+
+    def __init__(self, *, check: Callable[[], None] = lambda: None) -> None:
+        self._check = check
+        # a unix socket's path ends at 107 bytes, and TMPDIR may be long
+        base = "/tmp" if os.access("/tmp", os.W_OK) else None
+        self.directory = Path(tempfile.mkdtemp(prefix="collimate-", dir=base))
+        self.socket = self.directory / "sandboxd.sock"
+        self._redis: LocalRedis | None = None
+        self._daemon: Child | None = None
+        self._worker: Child | None = None
+        self.keep_logs = False
+
+    @property
+    def logs(self) -> Path:
+        """Where the logs of the parts are."""
+        return self.directory / "logs"
+
+    @property
+    def redis_url(self) -> str:
+        assert self._redis is not None, "the stack is not started"
+        return self._redis.url
+
+    def __enter__(self) -> LocalStack:
+        try:
+            self._start()
+        except BaseException:
+            self.keep_logs = True
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.keep_logs = self.keep_logs or exc is not None
+        self.stop()
+
+    def client(self) -> CollimateClient:
+        """A client of the sandbox daemon."""
+        return CollimateClient(unix_socket=self.socket)
+
+    def watch(self) -> None:
+        """Raises StackFailed when a part died, and whatever `check` raises."""
+        self._check()
+        for child in (self._daemon, self._worker):
+            if child is not None and child.exit_code is not None:
+                raise StackFailed(f"the {child.name} ended with {child.exit_code}:\n{child.last_words()}")
+
+    def _start(self) -> None:
+        self.logs.mkdir()
+        self._redis = LocalRedis(self.directory / "redis")
+        self._redis.start()
+        self._check()
+        argv = [sys.executable, "-m", "collimate_rl.local_backend", "--socket", str(self.socket)]
+        self._daemon = Child.start("sandbox daemon", argv, self.logs / "sandboxd.log")
+        self._wait(self._daemon_answers, "the sandbox daemon")
+        cores = len(os.sched_getaffinity(0))
+        argv = [sys.executable, "-m", "worker", "--queue", QUEUE, "--node", NODE]
+        argv += ["--processes", str(max(2, cores)), "--slots", str(2 * cores), "--backend", f"unix:{self.socket}"]
+        argv += ["--state-dir", str(self.directory / "worker")]
+        env = {"COLLIMATE_REDIS_URL": self.redis_url}
+        self._worker = Child.start("worker", argv, self.logs / "worker.log", env)
+
+    def _daemon_answers(self) -> bool:
+        if not self.socket.exists():
+            return False
+        try:
+            with CollimateClient(unix_socket=self.socket, retries=0, timeout=5.0) as client:
+                return client.health().get("status") == "ok"
+        except CollimateError:
+            return False  # not listening yet
+
+    def _wait(self, condition: Callable[[], bool], what: str) -> None:
+        end = time.monotonic() + START_S
+        while not condition():
+            self.watch()
+            if time.monotonic() > end:
+                raise StackFailed(f"{what} did not come up within {START_S:g} s; its log is in {self.logs}")
+            time.sleep(0.05)
+
+    def stop(self) -> None:
+        """Worker, daemon, Redis, in that order; then the directory goes, but for the logs where they are wanted."""
+        try:
+            if self._worker is not None:
+                self._worker.stop(WORKER_STOP_S)
+        finally:
+            try:
+                if self._daemon is not None:
+                    self._daemon.stop()
+            finally:
+                if self._redis is not None:
+                    self._redis.stop()
+                self._clear()
+
+    def _clear(self) -> None:
+        if not self.keep_logs:
+            shutil.rmtree(self.directory, ignore_errors=True)
+            return
+        for entry in self.directory.iterdir():
+            if entry == self.logs:
+                continue
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry, ignore_errors=True)
+            else:
+                entry.unlink(missing_ok=True)

@@ -1,0 +1,101 @@
+"""The documentation is whole: snippets compile, links lead somewhere, and nothing that exists goes unmentioned."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from collimate_rl import errors
+from collimate_rl.errors import MISCONFIGURED, CollimateError
+from collimate_rl.protocol import OUTCOMES, OWN_INFRA_CODES
+from tests.fixtures.fences import ROOT, Fence, documents, fences
+
+SOURCES = [path for top in ("collimate_rl", "producer", "worker") for path in sorted((ROOT / top).rglob("*.py"))]
+COMMANDS = {
+    "collimate demo": ["collimate_rl.cli", "demo"],
+    "collimate grade": ["collimate_rl.cli", "grade"],
+    "python -m collimate_rl.local_backend": ["collimate_rl.local_backend"],
+    "python -m collimate_rl.queue.server": ["collimate_rl.queue.server"],
+    "python -m producer submit": ["producer", "submit"],
+    "python -m worker": ["worker"],
+}
+
+
+def text_of(*parts: str) -> str:
+    return (ROOT.joinpath(*parts)).read_text(encoding="utf-8")
+
+
+def everything() -> str:
+    return "\n".join(path.read_text(encoding="utf-8") for path in documents())
+
+
+@pytest.mark.parametrize("fence", [f for f in fences() if f.language == "python"], ids=str)
+def test_python_snippets_compile_and_say_what_they_need(fence: Fence) -> None:
+    compile(fence.code, str(fence), "exec")
+    assert fence.run in {"tour", "daemon", "queue"}, "a python snippet is run by a test: put <!-- run: … --> above it"
+
+
+@pytest.mark.parametrize("fence", [f for f in fences() if f.language == "sh"], ids=str)
+def test_shell_snippets_are_shell(fence: Fence) -> None:
+    bash = shutil.which("bash")
+    assert bash is not None
+    subprocess.run([bash, "-n"], input=fence.code, text=True, check=True, timeout=30)
+
+
+@pytest.mark.parametrize("document", documents(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(document: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", document.read_text(encoding="utf-8")):
+        if not target.startswith(("https://", "http://")):
+            assert (document.parent / target).exists(), f"{document} links to {target}, which is not there"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_option_is_documented(command: str) -> None:
+    module, *rest = COMMANDS[command]
+    shown = subprocess.run(
+        [sys.executable, "-m", module, *rest, "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+        cwd=ROOT,
+    ).stdout
+    reference = text_of("docs", "reference", "cli.md")
+    section = re.split(r"^## ", reference, flags=re.MULTILINE)
+    about = next(part for part in section if part.startswith(f"`{command}"))
+    missing = {option for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+", shown) if option not in about}
+    assert missing <= {"--help", "--version"}, f"docs/reference/cli.md does not say what these are: {sorted(missing)}"
+
+
+def test_every_setting_in_the_environment_is_documented() -> None:
+    text = everything()
+    named = {
+        name
+        for path in [*SOURCES, ROOT / "Procfile"]
+        for name in re.findall(r"COLLIMATE_[A-Z][A-Z_]+[A-Z]", path.read_text())
+    }
+    from worker.settings import WorkerSettings, environment_name
+
+    named |= {environment_name(name) for name in WorkerSettings.__dataclass_fields__}
+    missing = sorted(name for name in named if not re.search(rf"{name}\b", text))
+    assert not missing, f"docs/reference/settings.md lacks {', '.join(missing)}"
+
+
+def test_every_error_outcome_and_code_is_documented() -> None:
+    text = text_of("docs", "reference", "errors.md")
+    classes = {name for name, value in inspect.getmembers(errors, inspect.isclass) if issubclass(value, CollimateError)}
+    missing = sorted(
+        name for name in classes | set(OUTCOMES) | set(MISCONFIGURED) | set(OWN_INFRA_CODES) if f"`{name}`" not in text
+    )
+    assert not missing, f"docs/reference/errors.md lacks {', '.join(missing)}"
+
+
+def test_nothing_names_this_workplace() -> None:
+    for path in [*documents(), ROOT / "CHANGELOG.md", ROOT / "Procfile", ROOT / "Makefile"]:
+        assert not re.search(r"/work/|/root/", path.read_text()), path
