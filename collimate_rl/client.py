@@ -88,7 +88,7 @@ class CollimateClient:
         if url := os.environ.get(URL_VARIABLE):
             return cls(url, **options)
         if os.path.exists(SESSION_SOCKET):
-            return cls.for_node_socket(**options)
+            return cls(unix_socket=SESSION_SOCKET, **options)
         return cls(**options)
 
     def __enter__(self) -> CollimateClient:

@@ -45,7 +45,7 @@ class ExecResult:
 
     @classmethod
     def from_wire(cls, answer: Mapping[str, Any]) -> ExecResult:
-        """From an ExecResponse, of which only stdout and exit_code must be there. A wrong field is a `MalformedAnswer`."""
+        """From an ExecResponse; only stdout and exit_code must be there. A wrong field is a `MalformedAnswer`."""
         exit_code = answer.get("exit_code")
         if isinstance(exit_code, bool) or not isinstance(exit_code, int):
             raise MalformedAnswer(f"an exec's exit_code is a whole number, not {str(exit_code)[:80]!r}")
