@@ -112,10 +112,9 @@ class LocalRedis:
     def pid(self) -> int | None:
         return None if self._process is None else self._process.pid
 
-    def start(self) -> LocalRedis:
-        """Starts the server and waits until it answers."""
-        if self._process is not None:
-            raise RuntimeError("this server has been started already")
+    @property
+    def command(self) -> list[str]:
+        """The server's argument list."""
         settings = [
             ("port", "0"),
             ("unixsocket", str(self.socket_path)),
@@ -129,12 +128,15 @@ class LocalRedis:
             ("maxmemory-policy", "noeviction"),
             *self.options,
         ]
-        command = [str(self.binary)]
-        for name, value in settings:
-            command += [f"--{name}", value]
+        return [str(self.binary), *(part for name, value in settings for part in (f"--{name}", value))]
+
+    def start(self) -> LocalRedis:
+        """Starts the server and waits until it answers."""
+        if self._process is not None:
+            raise RuntimeError("this server has been started already")
         # A session of its own: a Ctrl-C in the terminal reaches us, who then stop it in order, and not it first.
         self._process = subprocess.Popen(
-            command,
+            self.command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
