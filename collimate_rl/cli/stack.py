@@ -82,8 +82,9 @@ class LocalStack:
 
     def _start(self) -> None:
         self.logs.mkdir()
-        self._redis = LocalRedis(self.directory / "redis")
-        self._redis.start()
+        data = self.directory / "redis"
+        data.mkdir()
+        self._redis = LocalRedis(directory=data, options=(("logfile", str(self.logs / "redis.log")),)).start()
         self._check()
         argv = [sys.executable, "-m", "collimate_rl.local_backend", "--socket", str(self.socket)]
         self._daemon = Child.start("sandbox daemon", argv, self.logs / "sandboxd.log")
