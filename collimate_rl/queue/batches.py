@@ -18,6 +18,8 @@ from collimate_rl.protocol.messages import GradeBatch, Verdict
 from collimate_rl.protocol.results import BatchResult
 from collimate_rl.protocol.timing import Timing
 from collimate_rl.queue import codec, lua
+from collimate_rl.queue._raw import raw as _bytes
+from collimate_rl.queue._raw import text as _text
 from collimate_rl.queue.clients import translate_errors
 from collimate_rl.queue.replies import (
     BeatReply,
@@ -272,14 +274,6 @@ class BatchQueue:
 
 def _word(reply: list[Any]) -> str:
     return _text(reply[0])
-
-
-def _text(raw: Any) -> str:
-    return raw.decode("utf-8", "surrogatepass") if isinstance(raw, bytes) else str(raw)
-
-
-def _bytes(raw: Any) -> bytes:
-    return raw if isinstance(raw, bytes) else str(raw).encode("utf-8", "surrogatepass")
 
 
 def _indexed(flat: list[Any]) -> dict[int, bytes]:

@@ -1,23 +1,42 @@
 """Everything that the product needs to know of rq, and every workaround for it, in one place (rq >= 3.0, < 4).
 
-An rq job is only a bell: it says that there may be work on batch `k`. It may be lost, doubled or late.
+An rq job is only a bell: it says that there may be work on batch `k`, and may be lost, doubled or late. Nothing of
+ours reads rq's job status, registries or retries. People still see what they know: queues, workers, jobs.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import threading
+import time
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, ClassVar
 
 import msgpack
 from redis import Redis
+from rq.exceptions import DequeueTimeout, NoSuchJobError, StopRequested
+from rq.executions import Execution
 from rq.job import Job, JobStatus
+from rq.job_lifecycle import record_job_failure
+from rq.queue import Queue
+from rq.timeouts import BaseDeathPenalty
 from rq.utils import now
+from rq.worker import SimpleWorker
 
+from collimate_rl.errors import BadMessage
 from collimate_rl.protocol import keys
+from collimate_rl.queue._raw import text
 
 JOB_FUNCTION = "collimate.grade/1"
-"""The one name that our jobs carry. It is no import path: only our worker resolves it, to the batch job."""
+"""The one name that our jobs carry. It is no import path: only our worker resolves it, to its own batch job."""
 RESULT_TTL_S = 60
 FAILURE_TTL_S = 3600
+BELL_TTL_S = 86_400
+HEARTBEAT_TTL_S = 120
+"""rq's own idea of a lost job must come after our lease has spoken."""
+WORKER_TTL_S = 20
+"""rq blocks on the queue for this minus 15 s."""
+PAUSE_S = 1.0
 
 
 class MsgpackSerializer:
@@ -77,6 +96,205 @@ def bell_fields(k: str, queue: str) -> bytes:
     return bytes(out)
 
 
-def k_of(job: Job) -> str | None:
-    """The batch that a bell is for, or None when the job is none of ours."""
-    return keys.k_of_job(job.id)
+class BellJob(Job):
+    """A job as our worker reads it: of what its hash says, only what a bell needs.
+
+    A job hash can name functions to import (the job's, its callbacks') and URLs to call (webhooks). None of that is
+    read: whoever can write to the server must not be able to run code in a worker.
+    """
+
+    FIELDS: ClassVar[frozenset[bytes]] = frozenset(
+        b"created_at data origin description enqueued_at started_at ended_at last_heartbeat worker_name timeout "
+        b"result_ttl failure_ttl status".split()
+    )
+    ring: Callable[[str], str] | None = None
+    """Set by the worker that is about to run it."""
+
+    def restore(self, raw_data: dict[bytes, bytes]) -> Any:
+        return super().restore({name: value for name, value in raw_data.items() if name in self.FIELDS})
+
+    @property
+    def func(self) -> Any:
+        k = keys.k_of_job(self.id)
+        if k is None or self.func_name != JOB_FUNCTION or self.ring is None:
+            raise BadMessage(f"job {self.id} is no bell of this queue: its function is {self.func_name!r}")
+        ring = self.ring
+        # The id says which batch; the arguments are there for people who look at the job.
+        return lambda *_args, **_kwargs: ring(k)
+
+
+class Gate(Enum):
+    """What a worker does at the safe point, before it pops a bell."""
+
+    GO = "go"
+    WAIT = "wait"
+    STOP = "stop"
+
+
+class BellQueue(Queue):
+    """Asks its worker's gate before every pop: the one point where a stop leaves no bell behind.
+
+    Between BLMOVE, the execution entry and the start, a stop would leave the bell on the intermediate list.
+    """
+
+    job_class = BellJob
+    gate: Callable[[], Gate] = staticmethod(lambda: Gate.GO)
+
+    @classmethod
+    def lmove(cls, connection: Redis, queue_key: str, timeout: int | None) -> Any:
+        gate = cls.gate()
+        if gate is Gate.STOP:
+            raise StopRequested
+        if gate is Gate.WAIT:
+            time.sleep(PAUSE_S)
+            raise DequeueTimeout(timeout, queue_key)
+        return super().lmove(connection, queue_key, timeout)
+
+    @classmethod
+    def lpop(cls, queue_keys: Any, timeout: int | None, connection: Redis | None = None) -> Any:
+        raise RuntimeError("a worker serves one queue: with several, rq pops without the intermediate list")
+
+
+class NoPenalty(BaseDeathPenalty):
+    """rq's time limit by SIGALRM is not ours: limits belong to the sandboxes, the deadline to the batch."""
+
+    def setup_death_penalty(self) -> None:
+        pass
+
+    def cancel_death_penalty(self) -> None:
+        pass
+
+
+class BellWorker(SimpleWorker):
+    """What any worker of our queues needs of rq, and no more. Subclasses give `ring`, and perhaps `gate`.
+
+    It does not fork per job: the sandbox is the isolation, and connections stay warm.
+    """
+
+    death_penalty_class = NoPenalty
+    job_class = BellJob
+    queue_class = BellQueue
+    max_connection_wait_time = 5.0
+
+    def __init__(self, queue: str, name: str, connection: Redis, **options: Any) -> None:
+        ask = self.gate
+
+        class GatedQueue(BellQueue):
+            gate = staticmethod(ask)
+
+        self.queue_class = GatedQueue
+        self.stop_signals = 0
+        """How many stop signals have come. Written in a signal handler, so a plain number."""
+        self.cancel_event = threading.Event()
+        """Set when somebody asks, through rq, that the running job be stopped."""
+        options.setdefault("worker_ttl", WORKER_TTL_S)
+        options.setdefault("serializer", SERIALIZER)
+        super().__init__([queue], name, connection=connection, **options)
+
+    def ring(self, k: str) -> str:
+        """The batch job: returns OK, DONE, BUSY, FENCED or GONE, and raises nothing."""
+        raise NotImplementedError
+
+    def gate(self) -> Gate:
+        """What to do at the safe point; called before every pop, in the main thread."""
+        return Gate.STOP if self.stop_signals else Gate.GO
+
+    def execute_job(self, job: Job, queue: Queue) -> None:
+        self.cancel_event.clear()
+        if isinstance(job, BellJob):
+            job.ring = self.ring
+        super().execute_job(job, queue)
+
+    # A signal handler runs between any two bytecodes of the main thread: it must not raise (the job would die half
+    # way), and must not take a lock (the main thread may hold it). rq's own do both.
+
+    def request_stop(self, signum: Any, frame: Any) -> None:
+        self._shutdown()
+
+    def request_force_stop(self, signum: int, frame: Any) -> None:
+        self._shutdown()
+
+    def _shutdown(self) -> None:
+        self.stop_signals += 1
+        self._stop_requested = True
+
+    def kill_horse(self, sig: Any = None) -> None:
+        self.cancel_event.set()
+
+    def get_heartbeat_ttl(self, job: Job, working_time: float = 0.0) -> int:
+        return HEARTBEAT_TTL_S
+
+    def prepare_job_execution(self, job: Job, remove_from_intermediate_queue: bool = False) -> None:
+        """As rq's, but the hash gets an expiry where rq takes it away: a bell that is never finished must go."""
+        with self.connection.pipeline() as pipe:
+            self.heartbeat(HEARTBEAT_TTL_S, pipeline=pipe)
+            job.heartbeat(now(), HEARTBEAT_TTL_S, pipeline=pipe)
+            job.prepare_for_execution(self.name, pipeline=pipe)
+            pipe.expire(job.key, BELL_TTL_S)
+            pipe.lrem(keys.rq_intermediate(job.origin), 1, job.id)
+            pipe.execute()
+        self.procline(f"Grading {job.id} from {job.origin}")  # type: ignore[no-untyped-call]
+
+
+def clear_worker(connection: Redis, queue: str, name: str) -> list[str]:
+    """Clears what rq keeps of a worker whose process is gone: its executions, and its registration.
+
+    Returns the ids of the jobs that it was at. rq's own `job.delete()` is no way: after a crash it raises, since an
+    execution's hash expires before its entry. To be called after `BatchQueue.bury`.
+    """
+    executions_key = f"rq:worker:{name}:executions"
+    found: list[str] = []
+    with connection.pipeline() as pipe:
+        for raw in connection.smembers(executions_key):
+            execution = Execution.from_composite_key(text(raw), connection)
+            execution.worker_name = name
+            found.append(execution.job_id)
+            job = BellJob(execution.job_id, connection=connection, serializer=MsgpackSerializer)
+            job.origin = queue
+            try:
+                job.refresh()  # type: ignore[no-untyped-call]
+            except NoSuchJobError:  # gone, or a hash without data: what a heartbeat makes of one that has expired
+                pipe.delete(job.key)
+            else:
+                record_job_failure(job, f"worker {name} died", pipeline=pipe)
+            execution.delete(job=job, pipeline=pipe)
+            pipe.lrem(keys.rq_intermediate(queue), 0, job.id)
+        worker_key = f"rq:worker:{name}"
+        pipe.srem("rq:workers", worker_key)
+        pipe.srem(f"rq:workers:{queue}", worker_key)
+        pipe.delete(worker_key, executions_key)
+        pipe.execute()
+    return found
+
+
+class IntermediateSweep:
+    """Takes bells off rq's intermediate list that nobody is at: popped by a worker that died before it began.
+
+    One object per janitor: a bell must be seen twice, `look_s` apart, without an execution.
+    """
+
+    def __init__(self, connection: Redis, queue: str, *, look_s: float = 4.0, clock: Callable[[], float]) -> None:
+        self.connection = connection
+        self.queue = queue
+        self.look_s = look_s
+        self.clock = clock
+        self._seen: dict[str, float] = {}
+
+    def sweep(self) -> list[str]:
+        """One pass; returns the job ids that it removed."""
+        listed = {text(raw) for raw in self.connection.lrange(keys.rq_intermediate(self.queue), 0, -1)}
+        idle = {job_id for job_id in listed if not self.connection.zcard(f"rq:executions:{job_id}")}
+        t = self.clock()
+        self._seen = {job_id: self._seen.get(job_id, t) for job_id in idle}
+        stale = [job_id for job_id, since in self._seen.items() if t - since >= self.look_s]
+        for job_id in stale:
+            self.connection.lrem(keys.rq_intermediate(self.queue), 0, job_id)
+            self.connection.delete(keys.rq_job(job_id))
+            del self._seen[job_id]
+        return stale
+
+
+def listed_batches(connection: Redis, queue: str) -> set[str]:
+    """Batches with a bell on the queue's list. One LRANGE: rq's own counts and registries run clean-ups."""
+    found = (keys.k_of_job(text(raw)) for raw in connection.lrange(keys.rq_queue(queue), 0, -1))
+    return {k for k in found if k is not None}

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from types import TracebackType
 
+from redis import Redis
 from redis.exceptions import RedisError
 
 from collimate_rl.errors import RedisUnavailable
@@ -68,6 +69,14 @@ def _embedded() -> Path | None:
         return Path(get_binary_path())
     except ValkeyBinaryNotFoundError:  # no binary for this platform
         return None
+
+
+def _trouble(client: Redis) -> str | None:
+    try:
+        client.ping()
+    except (RedisError, OSError) as exc:
+        return str(exc)
+    return None
 
 
 class LocalRedis:
@@ -156,14 +165,10 @@ class LocalRedis:
         deadline = time.monotonic() + START_TIMEOUT_S
         client = connect_commands(self.url, timeout_s=2.0, retries=0)
         try:
-            while True:
-                try:
-                    client.ping()
-                    return
-                except (RedisError, OSError) as exc:
-                    if process.poll() is not None or time.monotonic() > deadline:
-                        raise RedisUnavailable(f"{self.binary} did not start: {self._log_tail() or exc}") from exc
-                    time.sleep(0.02)
+            while (trouble := _trouble(client)) is not None:
+                if process.poll() is not None or time.monotonic() > deadline:
+                    raise RedisUnavailable(f"{self.binary} did not start: {self._log_tail() or trouble}")
+                time.sleep(0.02)
         finally:
             client.close()
 

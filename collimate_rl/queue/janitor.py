@@ -1,0 +1,83 @@
+"""The queue's janitor: finds what is due among the unanswered batches, and has it mended. One leader per queue."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from collimate_rl.errors import QueueError
+from collimate_rl.protocol import keys
+from collimate_rl.queue._raw import text
+from collimate_rl.queue.batches import BatchQueue
+from collimate_rl.queue.clients import translate_errors
+from collimate_rl.queue.replies import Mended
+from collimate_rl.queue.rq_edge import IntermediateSweep, listed_batches
+
+log = logging.getLogger(__name__)
+
+MAX_DUE = 500
+"""Batches per pass; the next pass takes the next ones."""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What one pass did. `led` is False when another janitor holds the lease: then nothing was done."""
+
+    led: bool
+    mended: Counter[Mended] = field(default_factory=Counter)
+    bumped: int = 0
+    swept: tuple[str, ...] = ()
+    broken: int = 0
+    """Batches whose keys are not as this program writes them; they are logged, and don't stop the others."""
+
+
+class QueueJanitor:
+    """To be run every `timing.beat_every_ms` by every supervisor; work is by lease.
+
+    token -- of this janitor, unique per process start.
+    """
+
+    def __init__(self, queue: BatchQueue, token: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.queue = queue
+        self.token = token
+        look_s = queue.timing.look_ms / 1000
+        self._sweep = IntermediateSweep(queue.client, queue.queue, look_s=look_s, clock=clock)
+
+    def run_once(self) -> Pass:
+        """One pass. Raises `RedisUnavailable`; the next pass goes on where this one stopped."""
+        name = f"janitor:{self.queue.queue}"
+        if not self.queue.lease(name, self.token, self.queue.timing.janitor_lease_ms).mine:
+            return Pass(False)
+        due = self._due()
+        with translate_errors("read the list of bells"):
+            listed = listed_batches(self.queue.client, self.queue.queue) if due else set()
+        bumped = self.queue.bump(k for k in due if k in listed)
+        done: Counter[Mended] = Counter()
+        broken = 0
+        for k in due:
+            if k in listed:
+                continue
+            try:
+                done[self.queue.mend(k)] += 1
+            except QueueError as exc:
+                if exc.__class__ is not QueueError:  # an outage ends the pass
+                    raise
+                broken += 1
+                log.warning("batch %s cannot be mended: %s", k, exc)
+        with translate_errors("sweep the intermediate list"):
+            swept = self._sweep.sweep()
+        return Pass(True, done, bumped, tuple(swept), broken)
+
+    def _due(self) -> list[str]:
+        with translate_errors("read what is due"):
+            seconds, micros = self.queue.client.time()
+            now_ms = seconds * 1000 + micros // 1000
+            found = self.queue.client.zrangebyscore(keys.pending(self.queue.queue), "-inf", now_ms, 0, MAX_DUE)
+        return [text(raw) for raw in found]
+
+    def resign(self) -> None:
+        """Gives the lease back, so that another janitor leads at once."""
+        self.queue.lease(f"janitor:{self.queue.queue}", self.token, 0)
