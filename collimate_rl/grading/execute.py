@@ -1,0 +1,112 @@
+"""How grading runs a program in a sandbox: one request, one answer."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal, Protocol
+
+from collimate_rl.errors import CollimateError
+from collimate_rl.sandbox import ExecResult, Sandbox
+from collimate_rl.transport import SessionClient
+
+MAX_COMPOSED: Final = 120 * 1024
+"""Bytes of code and files that go in one exec; the wire takes 128 KiB, and a daemon adds words of its own."""
+
+PER_FILE: Final = 256
+"""What a file costs beside its content, as the wire counts it."""
+
+Role = Literal["runner", "judge"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecRequest:
+    """A program and the text files that lie beside it. `files` are (path, content), relative to the working directory.
+
+    `timeout_seconds` is wall time, 1 to 3600. `seed` is 64 hex digits, or None: the daemon draws one and says which.
+    """
+
+    code: str
+    files: tuple[tuple[str, str], ...] = ()
+    timeout_seconds: int = 30
+    seed: str | None = None
+
+    @property
+    def composed_bytes(self) -> int:
+        """UTF-8 bytes as the daemon counts them against its limit for one exec."""
+        size = len(self.code.encode("utf-8", "surrogatepass"))
+        for path, content in self.files:
+            size += (
+                len(path.encode("utf-8", "surrogatepass")) + len(content.encode("utf-8", "surrogatepass")) + PER_FILE
+            )
+        return size
+
+
+class Executor(Protocol):
+    """Runs requests, each in a sandbox of its own; safe to call from several threads."""
+
+    def run(self, request: ExecRequest, *, role: Role, index: int | None) -> ExecResult:
+        """What the program did. Infrastructure trouble is a CollimateError.
+
+        `role` says whether a candidate runs ("runner", `index` is its place in the group) or the spec's own code.
+        """
+        ...
+
+
+class OneShotExecutor:
+    """Forks a fresh sandbox per request and discards it; what is too large for one exec goes in by upload first."""
+
+    def __init__(self, client: SessionClient, template_id: str, *, egress: Mapping[str, Any] | None = None) -> None:
+        self._client = client
+        self._template_id = template_id
+        self._egress = egress
+
+    def run(self, request: ExecRequest, *, role: Role, index: int | None) -> ExecResult:  # noqa: ARG002 - the protocol's
+        if request.composed_bytes > MAX_COMPOSED:
+            return self._run_in_session(request)
+        answer = self._client.exec_once(
+            self._template_id,
+            code=request.code,
+            files=[{"path": path, "content": content} for path, content in request.files],
+            timeout_seconds=request.timeout_seconds,
+            seed=request.seed,
+            egress=self._egress,
+        )
+        return ExecResult.from_wire(answer)
+
+    def _run_in_session(self, request: ExecRequest) -> ExecResult:
+        with Sandbox(self._template_id, client=self._client, egress=self._egress) as sandbox:
+            return run_in_sandbox(sandbox, request)
+
+
+class SessionExecutor:
+    """Runs every request in one session that the caller owns; nothing is created or deleted."""
+
+    def __init__(self, client: SessionClient, session_id: str) -> None:
+        self._sandbox = Sandbox.adopt(client, session_id)
+
+    def run(self, request: ExecRequest, *, role: Role, index: int | None) -> ExecResult:  # noqa: ARG002 - the protocol's
+        return run_in_sandbox(self._sandbox, request)
+
+
+def run_in_sandbox(sandbox: Sandbox, request: ExecRequest) -> ExecResult:
+    """Run a request in a live session; files that make it too large for one exec are uploaded first."""
+    small, large = list(request.files), []
+    size = request.composed_bytes
+    for item in sorted(request.files, key=lambda file: -len(file[1])):
+        if size <= MAX_COMPOSED:
+            break
+        small.remove(item)
+        large.append(item)
+        size -= len(item[1])
+    if size > MAX_COMPOSED:
+        raise CollimateError(f"a program of {size} bytes does not fit into one exec", 413, "command_too_large")
+    for path, content in large:
+        sandbox.upload_bytes(posixpath.normpath(path), content.encode("utf-8", "surrogatepass"))
+    return sandbox.exec(
+        code=request.code,
+        files=[{"path": path, "content": content} for path, content in small],
+        timeout_seconds=request.timeout_seconds,
+        seed=request.seed,
+    )
