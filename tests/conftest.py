@@ -2,4 +2,9 @@
 
 from __future__ import annotations
 
-pytest_plugins = ("tests.fixtures.redis_servers", "tests.fixtures.sandbox_daemon", "tests.fixtures.skips")
+pytest_plugins = (
+    "tests.fixtures.redis_servers",
+    "tests.fixtures.sandbox_daemon",
+    "tests.fixtures.skips",
+    "tests.fixtures.workers",
+)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
+from collimate_rl.cli.interrupt import Interrupted
 from collimate_rl.cli.processes import Child
 from collimate_rl.client import CollimateClient
 from collimate_rl.errors import CollimateError
@@ -19,6 +20,7 @@ from collimate_rl.queue.server import LocalRedis
 START_S = 60.0
 """How long a part may take to come up on a loaded machine."""
 WORKER_STOP_S = 20.0
+LONGEST_TMPDIR = 60
 QUEUE = "grade"
 NODE = "demo"
 
@@ -36,7 +38,7 @@ class LocalStack:
     def __init__(self, *, check: Callable[[], None] = lambda: None) -> None:
         self._check = check
         # a unix socket's path ends at 107 bytes, and TMPDIR may be long
-        base = "/tmp" if os.access("/tmp", os.W_OK) else None
+        base = tempfile.gettempdir() if len(tempfile.gettempdir()) <= LONGEST_TMPDIR else "/tmp"
         self.directory = Path(tempfile.mkdtemp(prefix="collimate-", dir=base))
         self.socket = self.directory / "sandboxd.sock"
         self._redis: LocalRedis | None = None
@@ -57,16 +59,19 @@ class LocalStack:
     def __enter__(self) -> LocalStack:
         try:
             self._start()
-        except BaseException:
-            self.keep_logs = True
-            self.stop()
+        except BaseException as error:
+            self._end(error)
             raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.keep_logs = self.keep_logs or exc is not None
+        self._end(exc)
+
+    def _end(self, error: BaseException | None) -> None:
+        if error is not None and not isinstance(error, Interrupted):
+            self.keep_logs = True
         self.stop()
 
     def client(self) -> CollimateClient:

@@ -101,19 +101,20 @@ class RewardHook:
         members = [flat[position] for position in positions]
         async with self._semaphore(settings):
             loop = asyncio.get_running_loop()
-            request, kept, refused = await loop.run_in_executor(self._threads(), _prepare, settings, truth, members)
+            threads = self._threads()
+            request, kept, refused = await loop.run_in_executor(threads, _prepare, settings, truth, members)
             for index, score in refused.items():
                 scores[positions[index]] = score
             if request is None:
                 return
-            for index, score in zip(kept, await self._graded(settings, request), strict=True):
+            # on a thread too: a grader's first use may look its server up
+            grader = await loop.run_in_executor(threads, self._grader_for, settings)
+            for index, score in zip(kept, await self._graded(grader, request), strict=True):
                 scores[positions[index]] = score
 
-    async def _graded(self, settings: SlimeSettings, request: GroupRequest) -> list[GroupScore]:
+    async def _graded(self, grader: Grader, request: GroupRequest) -> list[GroupScore]:
         try:
-            scores = await asyncio.wait_for(
-                self._grader_for(settings).grade_group(request), request.deadline_s + DEADLINE_MARGIN_S
-            )
+            scores = await asyncio.wait_for(grader.grade_group(request), request.deadline_s + DEADLINE_MARGIN_S)
         except asyncio.TimeoutError:
             late = CollimateError(
                 f"the group was not graded within {request.deadline_s:g} s (collimate_deadline_s)", None, "expired"

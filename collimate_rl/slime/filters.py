@@ -17,7 +17,7 @@ class FilterOutput:
 
 
 def drop_infra_groups(args: Any, samples: Any, **_kwargs: Any) -> FilterOutput:
-    """For `--dynamic-sampling-filter-path collimate_rl.slime.drop_infra_groups` and `collimate_on_infra_error="filter"`.
+    """slime's `--dynamic-sampling-filter-path collimate_rl.slime.drop_infra_groups`, with on_infra_error "filter".
 
     Drops a group in which a sample has no reward: slime generates another in its place. `samples` is a list of Samples,
     or a list of lists of them.
