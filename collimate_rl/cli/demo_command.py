@@ -15,6 +15,7 @@ TIMEOUT_SECONDS = 2
 RUN_LIMIT_S = 600.0
 """When the demo gives up waiting; it takes well under two minutes on two cores."""
 DATA_BESIDE = Path("..") / "shared" / "data" / "humaneval.jsonl"
+FIELDS = ("task_id", "prompt", "entry_point", "canonical_solution", "test")
 _NEEDED = ("redis", "rq", "msgpack")
 
 
@@ -49,7 +50,7 @@ def demo(data: Path | None, rows: int) -> None:
 def load_rows(data: Path | None, limit: int) -> list[dict[str, str]]:
     """Up to `limit` rows with task_id, prompt, entry_point, canonical_solution and test; ValueError for other data."""
     text = data.read_text() if data is not None else _default_text()
-    rows = []
+    rows: list[dict[str, str]] = []
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
@@ -57,9 +58,7 @@ def load_rows(data: Path | None, limit: int) -> list[dict[str, str]]:
             break
         try:
             row = json.loads(line)
-            rows.append(
-                {key: str(row[key]) for key in ("task_id", "prompt", "entry_point", "canonical_solution", "test")}
-            )
+            rows.append({key: str(row[key]) for key in FIELDS})
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(
                 f"line {number} of {data or 'the data'} is no row of HumanEval's form: {error!r}"
@@ -75,4 +74,4 @@ def _default_text() -> str:
         beside = base / DATA_BESIDE
         if beside.is_file():
             return beside.read_text()
-    return resources.files("collimate_rl").joinpath("data", "demo.jsonl").read_text()
+    return resources.files("collimate_rl").joinpath("data").joinpath("demo.jsonl").read_text()
