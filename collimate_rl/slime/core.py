@@ -40,7 +40,7 @@ from collimate_rl.slime.settings import SlimeSettings
 log = logging.getLogger("collimate_rl.slime")
 
 MAX_CANDIDATE_BYTES = 1 << 20
-DEADLINE_MARGIN_S = 30.0
+DEADLINE_MARGIN_S = 60.0
 """Beyond a group's deadline: a grader that keeps its own deadline answers within it."""
 
 

@@ -21,7 +21,7 @@ COMMANDS = {
     "collimate demo": ["collimate_rl.cli", "demo"],
     "collimate grade": ["collimate_rl.cli", "grade"],
     "python -m collimate_rl.local_backend": ["collimate_rl.local_backend"],
-    "python -m collimate_rl.queue.server": ["collimate_rl.queue.server"],
+    "python -m collimate_rl.queue.serve": ["collimate_rl.queue.serve"],
     "python -m producer submit": ["producer", "submit"],
     "python -m worker": ["worker"],
 }
