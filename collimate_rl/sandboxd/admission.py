@@ -1,0 +1,109 @@
+"""How many execs run at once. Whoever finds no place waits in line, and that wait is no part of the exec's time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from collimate_rl.errors import CollimateError
+
+
+def draining() -> CollimateError:
+    """503: the daemon is going away; nothing was done."""
+    return CollimateError("the daemon is draining: it takes no new work", 503, "draining")
+
+
+def at_capacity(message: str) -> CollimateError:
+    """503: refused before forking; nothing was done."""
+    return CollimateError(message, 503, "at_capacity")
+
+
+class Admission:
+    """`max_inflight` places, handed out in the order of asking; waiting ends after `wait_s` with `at_capacity`."""
+
+    def __init__(self, max_inflight: int, wait_s: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.max_inflight = max_inflight
+        self._wait_s = wait_s
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._idle = threading.Condition(self._lock)
+        self._waiting: deque[_Ticket] = deque()
+        self._running = 0
+        self._draining = False
+
+    @property
+    def running(self) -> int:
+        """Execs that hold a place."""
+        return self._running
+
+    @property
+    def queued(self) -> int:
+        """Execs that wait for one."""
+        return len(self._waiting)
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether new work is refused."""
+        return self._draining
+
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """Hold a place. CollimateError `at_capacity` when none came free in time, `draining` when none will be given."""
+        self._enter()
+        try:
+            yield
+        finally:
+            self._leave()
+
+    def _enter(self) -> None:
+        with self._lock:
+            if self._draining:
+                raise draining()
+            if self._running < self.max_inflight and not self._waiting:
+                self._running += 1
+                return
+            ticket = _Ticket()
+            self._waiting.append(ticket)
+        ticket.decided.wait(self._wait_s)
+        with self._lock:
+            if ticket.granted:
+                return
+            if ticket in self._waiting:
+                self._waiting.remove(ticket)
+            if self._draining:
+                raise draining()
+        raise at_capacity(f"{self.max_inflight} execs run already and none ended within {self._wait_s:g} s")
+
+    def _leave(self) -> None:
+        with self._lock:
+            if self._waiting:
+                self._waiting.popleft().grant()
+            else:
+                self._running -= 1
+                if self._running == 0:
+                    self._idle.notify_all()
+
+    def drain(self) -> None:
+        """Refuse new work, and those in line too; what runs goes on."""
+        with self._lock:
+            self._draining = True
+            while self._waiting:
+                self._waiting.popleft().decided.set()
+
+    def wait_idle(self, timeout_s: float) -> bool:
+        """Until nothing runs; False when that took too long."""
+        with self._lock:
+            return self._idle.wait_for(lambda: self._running == 0, timeout=timeout_s)
+
+
+class _Ticket:
+    def __init__(self) -> None:
+        self.decided = threading.Event()
+        self.granted = False
+
+    def grant(self) -> None:
+        self.granted = True
+        self.decided.set()

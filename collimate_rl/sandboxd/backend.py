@@ -1,0 +1,57 @@
+"""What the service needs of an isolation: forks that run execs. Two kinds exist, `namespaces` and `plain`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from collimate_rl.sandboxd.config import Template
+from collimate_rl.sandboxd.wire import Exec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How an exec ended: its exit code (128 + n for a signal's death, -1 for a timeout), output and times in ms."""
+
+    exit_code: int
+    output: bytes
+    truncated: bool
+    fork_ms: float
+    exec_ms: float
+
+
+class Box(Protocol):
+    """A fork that stays. After `destroy` (or its own death) every exec raises 410 `session_gone`."""
+
+    fork_ms: float
+
+    def run(self, request: Exec) -> Outcome: ...
+
+    def alive(self) -> bool: ...
+
+    def destroy(self) -> None: ...
+
+
+class Backend(Protocol):
+    """An isolation. `start` raises IsolationUnavailable; `close` leaves nothing behind."""
+
+    name: str
+
+    def start(self) -> None: ...
+
+    def run_once(self, template: Template, request: Exec) -> Outcome: ...
+
+    def create(self, template: Template) -> Box: ...
+
+    def facts(self) -> dict[str, Any]: ...
+
+    def close(self) -> None: ...
+
+
+class IsolationUnavailable(RuntimeError):
+    """This isolation can't be had on this machine; the message says why and what to do."""
+
+
+def timeout_notice(seconds: int) -> bytes:
+    """What a timed out exec's output ends with."""
+    return f"\n[collimate] timed out after {seconds} s and was killed\n".encode()

@@ -1,0 +1,294 @@
+"""Control groups of forks: version 2, version 1 (memory and pids hierarchies), or none.
+
+What there is is read from /proc/self/cgroup and /proc/self/mountinfo; whether it may be used is found out by trying.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+log = logging.getLogger(__name__)
+PREFIX = "collimate-sandboxd-"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Where groups can be made. `kind` is "v2" (one folder), "v1" (memory, pids) or "none" (no folder)."""
+
+    kind: str
+    folders: tuple[str, ...] = ()
+
+
+def detect(cgroup_text: str, mountinfo_text: str) -> Layout:
+    """The layout by the texts of /proc/self/cgroup and /proc/self/mountinfo."""
+    own: dict[str, str] = {}
+    for line in cgroup_text.splitlines():
+        _, controllers, path = line.split(":", 2)
+        for controller in controllers.split(","):
+            own[controller] = path
+    unified = None
+    version1: dict[str, str] = {}
+    for line in mountinfo_text.splitlines():
+        before, _, after = line.partition(" - ")
+        fields, kind, options = before.split(), after.split()[0], after.split()[-1].split(",")
+        root, mountpoint = fields[3], fields[4].replace("\\040", " ")
+        if kind == "cgroup2" and "" in own:
+            unified = _folder(mountpoint, root, own[""])
+        elif kind == "cgroup":
+            for controller in ("memory", "pids"):
+                if controller in options and controller in own:
+                    version1[controller] = _folder(mountpoint, root, own[controller])
+    if len(version1) == 2:
+        return Layout(kind="v1", folders=(version1["memory"], version1["pids"]))
+    if unified is not None and not version1:
+        return Layout(kind="v2", folders=(unified,))
+    return Layout(kind="none")
+
+
+def read_layout() -> Layout:
+    """The layout of this process; "none" where there is no /proc."""
+    try:
+        with open("/proc/self/cgroup") as own, open("/proc/self/mountinfo") as mounts:
+            return detect(own.read(), mounts.read())
+    except OSError:
+        return Layout(kind="none")
+
+
+def _folder(mountpoint: str, root: str, own: str) -> str:
+    """The own group's folder below a mount that shows the hierarchy from `root` on."""
+    if root != "/" and (own == root or own.startswith(root + "/")):
+        own = own[len(root) :]
+    return os.path.normpath(mountpoint + "/" + own)
+
+
+class Group(Protocol):
+    """The limits of one fork."""
+
+    def add(self, pid: int) -> None: ...
+
+    def remove(self) -> bool: ...
+
+
+class Cgroups(Protocol):
+    """Makes groups. `kind` as in Layout."""
+
+    kind: str
+
+    def create(self, *, memory_bytes: int, pids: int) -> Group: ...
+
+    def close(self) -> None: ...
+
+
+class NoCgroups:
+    """Neither version is usable: rlimits stand in for the limits."""
+
+    kind = "none"
+
+    def create(self, *, memory_bytes: int, pids: int) -> Group:
+        """A group that limits nothing."""
+        return _NoGroup()
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+
+class _NoGroup:
+    def add(self, pid: int) -> None:
+        """Nothing to enter."""
+
+    def remove(self) -> bool:
+        return True
+
+
+class FolderCgroups:
+    """Groups as folders, below one folder per hierarchy that belongs to this daemon."""
+
+    def __init__(self, kind: str, parents: tuple[str, ...]) -> None:
+        self.kind = kind
+        self._parents = parents
+        self._lock = threading.Lock()
+        self._count = 0
+
+    def create(self, *, memory_bytes: int, pids: int) -> Group:
+        """A fresh group with its limits set; OSError when the kernel refuses."""
+        with self._lock:
+            self._count += 1
+            name = f"f{self._count}"
+        folders = tuple(f"{parent}/{name}" for parent in self._parents)
+        group = _FolderGroup(folders)
+        try:
+            for folder in folders:
+                os.mkdir(folder)
+            if self.kind == "v1":
+                _write(f"{folders[0]}/memory.limit_in_bytes", memory_bytes)
+                _write_if_there(f"{folders[0]}/memory.memsw.limit_in_bytes", memory_bytes)
+            else:
+                _write(f"{folders[0]}/memory.max", memory_bytes)
+                _write_if_there(f"{folders[0]}/memory.swap.max", 0)
+            _write(f"{folders[-1]}/pids.max", pids)
+        except OSError:
+            group.remove()
+            raise
+        return group
+
+    def close(self) -> None:
+        """Remove the daemon's own folders with all that is left below."""
+        for parent in self._parents:
+            sweep(parent)
+
+
+class _FolderGroup:
+    def __init__(self, folders: tuple[str, ...]) -> None:
+        self._folders = folders
+
+    def add(self, pid: int) -> None:
+        for folder in self._folders:
+            _write(f"{folder}/cgroup.procs", pid)
+
+    def remove(self) -> bool:
+        """False when a process is still inside after a second."""
+        return all(_remove_folder(folder) for folder in self._folders)
+
+
+def _remove_folder(folder: str) -> bool:
+    for attempt in range(20):
+        try:
+            os.rmdir(folder)
+        except FileNotFoundError:
+            return True
+        except OSError:
+            # A process that has just died leaves its group a moment later.
+            time.sleep(0.0005 * 2 ** min(attempt, 7))
+        else:
+            return True
+    return False
+
+
+def _write(path: str, value: int) -> None:
+    fd = os.open(path, os.O_WRONLY)
+    try:
+        os.write(fd, b"%d" % value)
+    finally:
+        os.close(fd)
+
+
+def _write_if_there(path: str, value: int) -> None:
+    try:
+        _write(path, value)
+    except FileNotFoundError:
+        # The kernel accounts no swap: then there is none to limit.
+        pass
+
+
+def sweep(folder: str) -> None:
+    """Kill what is left in a group and below it, and remove the folders."""
+    try:
+        below = [entry.path for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False)]
+    except FileNotFoundError:
+        return
+    for path in below:
+        sweep(path)
+    for pid in _pids(folder):
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    if not _remove_folder(folder):
+        log.warning("the control group %s could not be removed: something is still inside", folder)
+
+
+def _pids(folder: str) -> list[int]:
+    try:
+        with open(f"{folder}/cgroup.procs") as stream:
+            return [int(line) for line in stream if int(line) > 0]
+    except FileNotFoundError:
+        return []
+
+
+def sweep_stale(folders: Iterable[str], is_alive: Callable[[str], bool]) -> None:
+    """Remove what daemons that are no longer alive left; `is_alive` tells by the mark in the name."""
+    for folder in folders:
+        try:
+            names = os.listdir(folder)
+        except OSError:
+            continue
+        for name in names:
+            if name.startswith(PREFIX) and not is_alive(name[len(PREFIX) :]):
+                sweep(os.path.join(folder, name))
+
+
+def open_cgroups(layout: Layout, mark: str) -> Cgroups:
+    """Groups that work, as tried with one; NoCgroups, with the reason in the log, when none do."""
+    if layout.kind == "none":
+        return NoCgroups()
+    choices = [layout.folders] if layout.kind == "v1" else [(home,) for home in _version2_homes(layout.folders[0])]
+    for homes in choices:
+        parents = tuple(f"{home}/{PREFIX}{mark}" for home in homes)
+        groups = FolderCgroups(layout.kind, parents)
+        try:
+            for parent in parents:
+                os.mkdir(parent)
+            if layout.kind == "v2":
+                _enable_controllers(parents[0])
+            groups.create(memory_bytes=64 << 20, pids=16).remove()
+        except OSError as exc:
+            log.info("no control groups below %s: %s", ", ".join(homes), exc)
+            groups.close()
+            continue
+        return groups
+    return NoCgroups()
+
+
+def _version2_homes(own: str) -> list[str]:
+    """Ancestors (nearest first) that already hand memory and pids down; else the own group, once it is emptied.
+
+    A group of version 2 that hands controllers down can't hold processes itself, so the own group serves only
+    when this process is alone in it and can move into a leaf.
+    """
+    homes = []
+    place = own
+    while os.path.exists(f"{place}/cgroup.subtree_control"):
+        with open(f"{place}/cgroup.subtree_control") as stream:
+            if {"memory", "pids"} <= set(stream.read().split()):
+                homes.append(place)
+        place = os.path.dirname(place)
+    if not homes and _pids(own) == [os.getpid()]:
+        leaf = f"{own}/collimate-daemon"
+        try:
+            os.makedirs(leaf, exist_ok=True)
+            _write(f"{leaf}/cgroup.procs", os.getpid())
+            _enable_controllers(own)
+        except OSError as exc:
+            log.info("the control group %s can't be handed down: %s", own, exc)
+        else:
+            homes.append(own)
+    return homes
+
+
+def _enable_controllers(folder: str) -> None:
+    fd = os.open(f"{folder}/cgroup.subtree_control", os.O_WRONLY)
+    try:
+        os.write(fd, b"+memory +pids")
+    finally:
+        os.close(fd)
+
+
+def stale_places(layout: Layout) -> tuple[str, ...]:
+    """Where groups of earlier daemons may lie."""
+    return layout.folders if layout.kind == "v1" else tuple(_ancestors(layout.folders))
+
+
+def _ancestors(folders: tuple[str, ...]) -> list[str]:
+    places = []
+    for folder in folders:
+        while os.path.exists(f"{folder}/cgroup.procs"):
+            places.append(folder)
+            folder = os.path.dirname(folder)
+    return places

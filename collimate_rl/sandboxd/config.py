@@ -1,0 +1,115 @@
+"""The daemon's settings, checked when they are built."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+MIB = 1 << 20
+DEFAULT_CATALOG = ("py", "python", "dkr-python311")
+"""Names under which one and the same warm interpreter is offered when no template is named."""
+ISOLATIONS = ("namespaces", "none")
+_NAME = re.compile(r"[A-Za-z0-9._:/@-]{1,200}")
+_MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Template:
+    """What a fork is a copy of: an interpreter with modules imported, and the limits of each fork.
+
+    `interpreter` None is the interpreter that runs the daemon. ValueError when a field is off.
+    """
+
+    interpreter: str | None = None
+    preload: tuple[str, ...] = ()
+    memory_mb: int = 512
+    pids: int = 64
+    tmpfs_mb: int = 64
+
+    def __post_init__(self) -> None:
+        if self.interpreter is not None and not os.path.isabs(self.interpreter):
+            raise ValueError(f"the interpreter must be an absolute path, not {self.interpreter!r}")
+        for module in self.preload:
+            if not _MODULE.fullmatch(module):
+                raise ValueError(f"{module!r} is no module name to preload")
+        if not 32 <= self.memory_mb <= 1 << 20:
+            raise ValueError(f"memory_mb must be between 32 and 1,048,576, not {self.memory_mb}")
+        if not 4 <= self.pids <= 32768:
+            raise ValueError(f"pids must be between 4 and 32,768, not {self.pids}")
+        if not 1 <= self.tmpfs_mb <= 1 << 20:
+            raise ValueError(f"tmpfs_mb must be between 1 and 1,048,576, not {self.tmpfs_mb}")
+
+
+def check_template_name(name: str) -> str:
+    """The name, or a ValueError."""
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is no template name: 1 to 200 of letters, digits and . _ : / @ -")
+    return name
+
+
+def _default_catalog() -> Mapping[str, Template]:
+    template = Template()
+    return dict.fromkeys(DEFAULT_CATALOG, template)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Bounds of the daemon; times in seconds, sizes in bytes. ValueError when one is off."""
+
+    max_inflight: int = field(default_factory=lambda: 2 * cores())
+    max_sessions: int = 1024
+    admission_wait_s: float = 20.0
+    idle_limit_s: float = 900.0
+    age_limit_s: float = 6 * 3600.0
+    drain_limit_s: float = 300.0
+    output_bytes: int = 16 * MIB
+    composed_bytes: int = 128 * 1024
+    bringup_timeout_s: float = 10.0
+    kill_timeout_s: float = 10.0
+    keepalive_s: float = 120.0
+    max_connections: int = 4096
+
+    def __post_init__(self) -> None:
+        for name in ("max_inflight", "max_sessions", "max_connections"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        for name in ("admission_wait_s", "idle_limit_s", "age_limit_s", "drain_limit_s"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DaemonConfig:
+    """Everything that one daemon needs to know: where it listens, what it offers, how it isolates."""
+
+    host: str | None = None
+    port: int = 0
+    unix_socket: str | None = None
+    isolation: str = "namespaces"
+    templates: Mapping[str, Template] = field(default_factory=_default_catalog)
+    limits: Limits = field(default_factory=Limits)
+    zygotes: int = field(default_factory=lambda: cores())
+
+    def __post_init__(self) -> None:
+        if self.host is None and self.unix_socket is None:
+            raise ValueError("a daemon needs a unix socket or a host to listen on")
+        if not 0 <= self.port <= 65535:
+            raise ValueError(f"the port must be between 0 and 65535, not {self.port}")
+        if self.unix_socket is not None and len(os.fsencode(self.unix_socket)) > 107:
+            raise ValueError(
+                f"the socket path is {len(os.fsencode(self.unix_socket))} bytes long and AF_UNIX ends at 107: "
+                f"choose a shorter folder than {os.path.dirname(self.unix_socket)!r}"
+            )
+        if self.isolation not in ISOLATIONS:
+            raise ValueError(f"isolation must be one of {', '.join(ISOLATIONS)}, not {self.isolation!r}")
+        if not self.templates:
+            raise ValueError("a daemon needs at least one template")
+        for name in self.templates:
+            check_template_name(name)
+
+
+def cores() -> int:
+    """The processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,134 @@
+"""One daemon: a backend, the service over it, and the sockets it listens on."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import stat
+from collections.abc import Callable
+from typing import Any
+
+from collimate_rl.sandboxd.backend import Backend
+from collimate_rl.sandboxd.config import DaemonConfig
+from collimate_rl.sandboxd.http_front import HttpFront
+from collimate_rl.sandboxd.namespaces import NamespaceBackend
+from collimate_rl.sandboxd.service import EndpointsFn, Service
+
+log = logging.getLogger(__name__)
+_BACKLOG = 512
+
+
+class SocketTaken(RuntimeError):
+    """Another daemon serves on this socket already."""
+
+
+class Daemon:
+    """Built from a DaemonConfig; `start` serves, `drain` lets the running execs end, `close` leaves nothing behind."""
+
+    def __init__(
+        self, config: DaemonConfig, *, endpoints_fn: EndpointsFn | None = None, drop_session_id: bool = False
+    ) -> None:
+        self.config = config
+        self.host_port: tuple[str, int] | None = None
+        """Where it listens on TCP, once started."""
+        self._endpoints_fn = endpoints_fn
+        self._drop_session_id = drop_session_id
+        self._undo: list[Callable[[], Any]] = []
+        self._service: Service | None = None
+
+    def start(self) -> None:
+        """Warm up and serve. IsolationUnavailable, SocketTaken or OSError when that can't be; nothing is left then."""
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self) -> None:
+        listeners = self._listen()
+        backend = make_backend(self.config)
+        self._undo.append(backend.close)
+        backend.start()
+        self._service = Service(
+            backend,
+            self.config.templates,
+            self.config.limits,
+            endpoints_fn=self._endpoints_fn,
+            drop_session_id=self._drop_session_id,
+        )
+        self._undo.append(self._service.close)
+        limits = self.config.limits
+        front = HttpFront(
+            self._service, listeners, keepalive_s=limits.keepalive_s, max_connections=limits.max_connections
+        )
+        self._undo.append(front.close)
+        front.start()
+
+    def _listen(self) -> list[socket.socket]:
+        listeners = []
+        if self.config.unix_socket is not None:
+            listener = listen_unix(self.config.unix_socket)
+            self._undo += [listener.close, lambda: _unlink(self.config.unix_socket)]
+            listeners.append(listener)
+        if self.config.host is not None:
+            family = socket.AF_INET6 if ":" in self.config.host else socket.AF_INET
+            listener = socket.create_server(
+                (self.config.host, self.config.port), family=family, backlog=_BACKLOG, reuse_port=False
+            )
+            self._undo.append(listener.close)
+            self.host_port = listener.getsockname()[:2]
+            listeners.append(listener)
+        return listeners
+
+    def drain(self) -> bool:
+        """Refuse new work, wait for what runs; False when it did not end within the drain limit."""
+        return self._service is None or self._service.drain()
+
+    def close(self) -> None:
+        """End everything, last begun first."""
+        if self._service is not None:
+            self._service.admission.drain()
+        while self._undo:
+            self._undo.pop()()
+
+
+def make_backend(config: DaemonConfig) -> Backend:
+    """The backend of the configured isolation."""
+    return NamespaceBackend(config.templates, config.limits, zygotes=config.zygotes)
+
+
+def listen_unix(path: str) -> socket.socket:
+    """Listen at `path`. A socket that nobody serves any more is replaced; SocketTaken when somebody does."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if os.path.lexists(path):
+            _remove_stale(path)
+        listener.bind(path)
+        listener.listen(_BACKLOG)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def _remove_stale(path: str) -> None:
+    if not stat.S_ISSOCK(os.lstat(path).st_mode):
+        raise SocketTaken(f"{path} exists and is no socket: remove it, or choose another path")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(2)
+        try:
+            probe.connect(path)
+        except (ConnectionRefusedError, FileNotFoundError):
+            _unlink(path)
+        else:
+            raise SocketTaken(f"another daemon serves on {path}: stop it, or choose another path")
+
+
+def _unlink(path: str | None) -> None:
+    assert path is not None
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        # Somebody cleaned up before us.
+        pass

@@ -1,0 +1,128 @@
+"""The few system calls that the standard library does not offer, through ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import struct
+
+CLONE_PIDFD = 0x00001000
+CLONE_NEWNS = 0x00020000
+CLONE_NEWUTS = 0x04000000
+CLONE_NEWIPC = 0x08000000
+CLONE_NEWPID = 0x20000000
+CLONE_NEWNET = 0x40000000
+
+MS_NOSUID, MS_NODEV, MS_NOEXEC = 0x2, 0x4, 0x8
+MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 0x40000
+
+_PR_SET_DUMPABLE = 4
+_PR_SET_SECCOMP = 22
+_PR_CAPBSET_DROP = 24
+_PR_SET_NO_NEW_PRIVS = 38
+_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
+_CLONE_NUMBER = {"x86_64": 56, "aarch64": 220}
+
+# PyDLL keeps the GIL: between PyOS_BeforeFork and its counterparts nothing else may run.
+_libc = ctypes.PyDLL(None, use_errno=True)
+_libc.syscall.restype = ctypes.c_long
+
+
+class _CapHeader(ctypes.Structure):
+    _fields_ = [("version", ctypes.c_uint32), ("pid", ctypes.c_int)]
+
+
+class _FilterProgram(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
+
+
+def _checked(result: int, what: str) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+    return result
+
+
+def clone(flags: int) -> tuple[int, int]:
+    """fork() into fresh namespaces: (0, -1) in the child, (pid, pidfd) in the parent.
+
+    CPython's own fork hooks run around the raw call, so the child's interpreter is as sound as after os.fork().
+    """
+    number = ctypes.c_long(_CLONE_NUMBER[os.uname().machine])
+    pidfd = ctypes.c_int(-1)
+    arguments = (ctypes.c_long(flags | CLONE_PIDFD | int(signal.SIGCHLD)), ctypes.c_long(0), ctypes.byref(pidfd))
+    zero = ctypes.c_long(0)
+    ctypes.pythonapi.PyOS_BeforeFork()
+    pid = _libc.syscall(number, arguments[0], arguments[1], arguments[2], zero, zero)
+    if pid == 0:
+        ctypes.pythonapi.PyOS_AfterFork_Child()
+        return 0, -1
+    number_of_error = ctypes.get_errno()
+    ctypes.pythonapi.PyOS_AfterFork_Parent()
+    if pid < 0:
+        raise OSError(number_of_error, "clone: " + os.strerror(number_of_error))
+    return int(pid), int(pidfd.value)
+
+
+def unshare(flags: int) -> None:
+    """Move this process into fresh namespaces."""
+    _checked(_libc.unshare(ctypes.c_int(flags)), "unshare")
+
+
+def mount(source: bytes, target: bytes, kind: bytes, flags: int, data: bytes | None = None) -> None:
+    """mount(2)."""
+    _checked(_libc.mount(source, target, kind, ctypes.c_ulong(flags), data), "mount " + os.fsdecode(target))
+
+
+def make_mounts_private() -> None:
+    """Stop mount events from travelling between this namespace and others."""
+    _checked(_libc.mount(b"none", b"/", None, ctypes.c_ulong(MS_REC | MS_PRIVATE), None), "mount private")
+
+
+def set_dumpable(on: bool) -> None:
+    """Whether /proc/self is readable by processes of the same user, and the process traceable by them."""
+    _checked(_libc.prctl(_PR_SET_DUMPABLE, ctypes.c_ulong(on), 0, 0, 0), "PR_SET_DUMPABLE")
+
+
+def forbid_new_privileges() -> None:
+    """No exec may ever gain rights again: no_new_privs, an empty bounding set, no ambient capabilities."""
+    _checked(_libc.prctl(_PR_SET_NO_NEW_PRIVS, ctypes.c_ulong(1), 0, 0, 0), "PR_SET_NO_NEW_PRIVS")
+    _libc.prctl(_PR_CAP_AMBIENT, ctypes.c_ulong(_PR_CAP_AMBIENT_CLEAR_ALL), 0, 0, 0)
+    capability = 0
+    while _libc.prctl(_PR_CAPBSET_DROP, ctypes.c_ulong(capability), 0, 0, 0) == 0:
+        capability += 1
+
+
+_CAPSET_HEADER = _CapHeader(0x20080522, 0)
+_NO_CAPABILITIES = (ctypes.c_uint32 * 6)()
+
+
+def drop_capabilities() -> None:
+    """Empty the effective, permitted and inheritable sets."""
+    _checked(_libc.capset(ctypes.byref(_CAPSET_HEADER), _NO_CAPABILITIES), "capset")
+
+
+class SeccompFilter:
+    """A BPF program kept ready in memory, so that installing it costs one call."""
+
+    def __init__(self, program: bytes) -> None:
+        self._buffer = ctypes.create_string_buffer(program, len(program))
+        self._program = _FilterProgram(len(program) // 8, ctypes.addressof(self._buffer))
+
+    def install(self) -> None:
+        """Put the filter on this process and all that it starts; it can't be taken off again."""
+        _checked(_libc.prctl(_PR_SET_SECCOMP, ctypes.c_ulong(2), ctypes.byref(self._program), 0, 0), "seccomp")
+
+
+_IFREQ_LO_UP = struct.pack("16sH22x", b"lo", 0x1)
+_SIOCSIFFLAGS = 0x8914
+
+
+def bring_loopback_up() -> None:
+    """A fresh network namespace has `lo`, but down."""
+    import fcntl
+    import socket
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        fcntl.ioctl(probe.fileno(), _SIOCSIFFLAGS, _IFREQ_LO_UP)
