@@ -229,12 +229,22 @@ class BatchQueue:
         reply = self._run("beat", self.queue, node or "", json.dumps(dict(heartbeat or {})))
         return BeatReply(bool(int(reply[0])), int(reply[1]))
 
-    def alive(self, workers: Iterable[str]) -> None:
-        """Says that these workers' processes are there; to be called every 5 s."""
+    def alive(self, workers: Mapping[str, str]) -> None:
+        """Says that these workers' processes are there; to be called every 5 s.
+
+        workers -- name to which process it is, for whoever later asks `who_is_alive`; free text.
+        """
         with translate_errors("say who is alive"), self.client.pipeline(transaction=False) as pipe:
-            for worker in workers:
-                pipe.set(keys.alive(worker), "1", px=self.timing.alive_ms)
+            for worker, process in workers.items():
+                pipe.set(keys.alive(worker), process or "1", px=self.timing.alive_ms)
             pipe.execute()
+
+    def who_is_alive(self, workers: Iterable[str]) -> dict[str, str]:
+        """Of these workers, those whose alive key stands, with what it says of their process."""
+        names = list(workers)
+        with translate_errors("read who is alive"):
+            found = self.client.mget([keys.alive(name) for name in names]) if names else []
+        return {name: _text(raw) for name, raw in zip(names, found, strict=True) if raw is not None}
 
     def owned(self, node: str) -> dict[str, str]:
         """Worker to batch, as the node's workers hold them now: what a restarted supervisor buries."""
