@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import warnings
 from pathlib import Path
 
@@ -257,7 +258,7 @@ def rows(name: str) -> list[dict[str, str]]:
 @pytest.mark.parametrize("wrap", ["{}", "{}\n", "```python\n{}\n```", "Here:\n\n```\n{}\n```\nOutput:\n```\n5\n```\n"])
 def test_every_reference_of_the_data_sets_survives(wrap: str) -> None:
     for row in rows("humaneval.jsonl"):
-        body = row["canonical_solution"].rstrip().lstrip("\n")
+        body = re.sub(r"\A(?:[ \t]*\n)+", "", row["canonical_solution"].rstrip())
         for code in (body, (row["prompt"] + body).lstrip("\n")):
             assert extract_code(wrap.format(code), row["entry_point"]) == code
             ast.parse(code if code is not body else row["prompt"] + extract_code(wrap.format(body)))
