@@ -8,11 +8,15 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Any
 
 from collimate_rl.sandboxd.backend import IsolationUnavailable
 from collimate_rl.sandboxd.config import DEFAULT_CATALOG, ISOLATIONS, DaemonConfig, Limits, Template
 from collimate_rl.sandboxd.daemon import Daemon, SocketTaken
+from collimate_rl.sandboxd.service import EndpointsFn
 
 EX_UNAVAILABLE = 69
 """sysexits(3): the isolation that was asked for can't be had."""
