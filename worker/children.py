@@ -5,7 +5,6 @@ Nothing here knows Redis. What is done about a death is the caller's; `reap` say
 
 from __future__ import annotations
 
-import secrets
 import signal
 import subprocess
 import time
@@ -49,18 +48,21 @@ class _Place:
 
 
 class Children:
-    """Keeps `count` places filled. Call it from the thread that the processes' life is tied to: the main thread."""
+    """Keeps `count` places filled. Call it from the thread that the processes' life is tied to: the main thread.
+
+    `name_for(place)` gives every start a name of its own; `spawn(name)` starts the process.
+    """
 
     def __init__(
         self,
         count: int,
         spawn: Callable[[str], subprocess.Popen[bytes]],
         *,
-        node: str,
+        name_for: Callable[[int], str],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._spawn = spawn
-        self._node = node
+        self._name_for = name_for
         self._clock = clock
         self._places = [_Place() for _ in range(count)]
 
@@ -74,7 +76,7 @@ class Children:
         started = []
         for number, place in enumerate(self._places):
             if place.child is None and place.due_at <= self._clock():
-                name = f"{self._node}-{number}-{secrets.token_hex(4)}"
+                name = self._name_for(number)
                 process = self._spawn(name)
                 place.child = Child(
                     place=number,

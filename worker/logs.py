@@ -117,6 +117,7 @@ BATCH_MISCONFIGURED = _declare("batch_misconfigured", "the batch itself is off; 
 BATCH_ERROR = _declare("batch_error", "an exception in the worker's own code")
 RENEW_FAILED = _declare("renew_failed", "the lease could not be renewed just now; trying again")
 STUCK_EXIT = _declare("stuck_exit", "a batch that had to stop did not: the process ends itself")
+LOOP_FAILED = _declare("loop_failed", "one round of a background loop broke off; the next one comes")
 JANITOR_LEADS = _declare("janitor_leads", "this node's janitor leads the queue")
 JANITOR_ACTED = _declare("janitor_acted", "the janitor did something for a batch or an entry; `action` says what")
 JANITOR_FAILED = _declare("janitor_failed", "a janitor's round broke off; the next one tries again")

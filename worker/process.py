@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import signal
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +18,8 @@ def boot_id() -> str:
 
 
 def pid_namespace() -> str:
-    """The pid namespace, as the kernel names it: pids of another container mean nothing here."""
-    return os.readlink("/proc/self/ns/pid")
+    """The number of the pid namespace: pids of another container mean nothing here."""
+    return re.sub(r"\D", "", os.readlink("/proc/self/ns/pid"))
 
 
 def start_time(pid: int) -> int | None:
@@ -48,22 +49,27 @@ class ProcessId:
         return None if started is None else cls(boot=boot_id(), namespace=pid_namespace(), pid=pid, started=started)
 
     @classmethod
+    def own(cls) -> ProcessId:
+        """This process."""
+        identity = cls.of(os.getpid())
+        assert identity is not None, "a running process is alive"
+        return identity
+
+    @classmethod
     def parse(cls, text: str) -> ProcessId | None:
         """What `str` wrote; None for anything else."""
-        parts = text.split(" ")
-        if len(parts) != 4 or not parts[2].isdigit() or not parts[3].isdigit():
+        parts = text.split(".")
+        if len(parts) != 4 or not (parts[2].isdecimal() and parts[3].isdecimal()):
             return None
         return cls(boot=parts[0], namespace=parts[1], pid=int(parts[2]), started=int(parts[3]))
 
     def __str__(self) -> str:
-        return f"{self.boot} {self.namespace} {self.pid} {self.started}"
+        """Fit for a name on the queue: letters, digits, dashes and dots."""
+        return f"{self.boot}.{self.namespace}.{self.pid}.{self.started}"
 
-    def judge(self) -> bool | None:
-        """True: alive. False: gone for good. None: not to be seen from here (another pid namespace, same boot)."""
-        if self.boot != boot_id():
-            # Another boot of this machine is over; another machine with the same node name keeps its own lease.
-            return False
-        if self.namespace != pid_namespace():
+    def alive(self) -> bool | None:
+        """True or False; None where it cannot be seen from here: another machine (or boot), another pid namespace."""
+        if self.boot != boot_id() or self.namespace != pid_namespace():
             return None
         return start_time(self.pid) == self.started
 

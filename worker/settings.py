@@ -15,6 +15,8 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from collimate_rl.protocol.timing import Timing
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -57,7 +59,9 @@ class WorkerSettings:
     """What one node's supervisor and its worker processes go by. Durations are seconds."""
 
     redis_url: str = _setting(
-        "the Redis or Valkey server: redis://, rediss:// or unix://", default="redis://127.0.0.1:6379/0", metavar="URL"
+        "the Redis or Valkey server: redis://, rediss:// or unix:PATH",
+        default="redis://127.0.0.1:6379/0",
+        metavar="URL",
     )
     queue: str = _setting("the queue to serve; one queue per worker", default="grade", metavar="NAME")
     node: str = _setting("this node's name, unique in the fleet", factory=default_node, metavar="NAME")
@@ -85,6 +89,11 @@ class WorkerSettings:
         metavar="N",
     )
     state_dir: str = _setting("where the slots' lock files live", factory=default_state_dir, metavar="DIR")
+    timing: str = _setting(
+        "other lengths of leases and pauses, the same on the whole queue: lease_ms=…,renew_every_ms=…",
+        default="",
+        metavar="NAME=MS,…",
+    )
     log_format: str = _setting(
         "text for people, json for machines", default="text", metavar="FORMAT", choices=("text", "json")
     )
@@ -111,14 +120,28 @@ class WorkerSettings:
         for name, top in (("grace", 86_400.0), ("retry_backoff", 60.0)):
             if not 0.0 <= getattr(self, name) <= top:  # also refuses nan
                 raise ValueError(f"{name} must be between 0 and {top:g} seconds, not {getattr(self, name)}")
-        if not re.match(r"(redis|rediss|unix)://", self.redis_url):
-            raise ValueError(f"redis_url must start with redis://, rediss:// or unix://, not {self.redis_url!r}")
+        if not re.match(r"(redis|rediss|unix)://.|unix:.|/", self.redis_url):
+            raise ValueError(
+                f"redis_url must be redis://, rediss:// or unix:PATH, not {mask_password(self.redis_url)!r}"
+            )
         if self.backend and not re.match(r"(unix:|https?://).", self.backend):
             raise ValueError(f"backend must be unix:PATH or an http URL, not {self.backend!r}")
+        parse_timing(self.timing)
         for item in fields(self):
             choices = item.metadata.get("choices")
             if choices and getattr(self, item.name) not in choices:
                 raise ValueError(f"{item.name} must be one of {', '.join(choices)}, not {getattr(self, item.name)!r}")
+
+
+def parse_timing(text: str) -> Timing:
+    """`lease_ms=1500,renew_every_ms=400` as a `Timing`; what isn't named keeps its default. Raises `ValueError`."""
+    given: dict[str, int] = {}
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        name, equals, number = part.partition("=")
+        if not equals or not number.isdecimal() or name not in {item.name for item in fields(Timing)}:
+            raise ValueError(f"timing is a list of name=milliseconds, not {part!r}")
+        given[name] = int(number)
+    return Timing(**given)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -22,6 +23,10 @@ class Clock:
         return self.now
 
 
+def name_for(place: int) -> str:
+    return f"n1-{place}-{secrets.token_hex(4)}"
+
+
 def spawn(_name: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(["sleep", "60"])
 
@@ -37,7 +42,7 @@ def ended(children: Children, count: int) -> list[int]:
 
 def test_every_place_is_filled_and_a_death_is_seen_once() -> None:
     clock = Clock()
-    children = Children(2, spawn, node="n1", clock=clock)
+    children = Children(2, spawn, name_for=name_for, clock=clock)
     first = children.start_due()
     assert [child.place for child in first] == [0, 1]
     assert len({child.name for child in first}) == 2
@@ -50,7 +55,7 @@ def test_every_place_is_filled_and_a_death_is_seen_once() -> None:
 
 def test_the_backoff_grows_to_its_bound_and_starts_over_after_a_healthy_life() -> None:
     clock = Clock()
-    children = Children(1, lambda _name: subprocess.Popen(["true"]), node="n1", clock=clock)
+    children = Children(1, lambda _name: subprocess.Popen(["true"]), name_for=name_for, clock=clock)
     waits = []
     for lived in [0.0] * 12 + [SETTLED_S]:
         assert len(children.start_due()) == 1
@@ -69,16 +74,16 @@ def test_the_backoff_grows_to_its_bound_and_starts_over_after_a_healthy_life() -
 def test_a_process_is_told_from_a_later_one_with_its_pid() -> None:
     own = ProcessId.of(os.getpid())
     assert own is not None
-    assert own.judge() is True
+    assert own.alive() is True
     assert ProcessId.parse(str(own)) == own
     earlier = ProcessId(boot=own.boot, namespace=own.namespace, pid=own.pid, started=own.started - 1)
-    assert earlier.judge() is False
-    assert ProcessId(boot="another", namespace=own.namespace, pid=own.pid, started=own.started).judge() is False
-    assert ProcessId(boot=boot_id(), namespace="pid:[1]", pid=own.pid, started=own.started).judge() is None
+    assert earlier.alive() is False
+    assert ProcessId(boot="another", namespace=own.namespace, pid=own.pid, started=own.started).alive() is None
+    assert ProcessId(boot=boot_id(), namespace="1", pid=own.pid, started=own.started).alive() is None
     assert own.namespace == pid_namespace()
 
 
-@pytest.mark.parametrize("text", ["", "a b c", "a b x 1", "a b 1 2 3"])
+@pytest.mark.parametrize("text", ["", "a.b.c", "a.b.x.1", "a.b.1.2.3"])
 def test_what_is_no_identity_is_none(text: str) -> None:
     assert ProcessId.parse(text) is None
 

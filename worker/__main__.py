@@ -1,0 +1,117 @@
+"""`python -m worker`: run a node, show its settings, or run the queue's janitor alone."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import logging
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+
+from worker import logs
+from worker.settings import Loaded, WorkerSettings, environment_name, load, mask_password, option_name, parse_timing
+
+EXIT_REFUSED = 2
+COMMANDS = {
+    "run": "run this node: its worker processes and the queue's janitor (the default)",
+    "config": "print the settings in force and where each value came from",
+    "janitor": "run the queue's janitor alone, beside plain rq workers",
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    """Every setting as an option; none has a default here, so that what wasn't given is known."""
+    made = argparse.ArgumentParser(
+        prog="python -m worker",
+        description="The node side of collimate-rl: takes batches from the queue and grades them in sandboxes.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="commands:\n" + "\n".join(f"  {name:9} {text}" for name, text in COMMANDS.items()),
+        allow_abbrev=False,
+    )
+    made.add_argument("command", nargs="?", choices=tuple(COMMANDS), default="run", metavar="command")
+    made.add_argument("--config", metavar="FILE", help="read this file instead of ./collimate.toml")
+    made.add_argument("--once", action="store_true", help="janitor: one round, then stop")
+    made.add_argument("--dry-run", action="store_true", help="janitor: print what a round would do, and do nothing")
+    for item in dataclasses.fields(WorkerSettings):
+        text = f"{item.metadata['help']} [{environment_name(item.name)}]"
+        if item.type == "bool":
+            made.add_argument(option_name(item.name), action="store_true", default=None, help=text)
+        else:
+            choices = item.metadata.get("choices")
+            made.add_argument(option_name(item.name), metavar=item.metadata["metavar"], choices=choices, help=text)
+    return made
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit code: 0 after an orderly end, 2 when the configuration or the set-up is refused."""
+    arguments = parser().parse_args(argv)
+    options = vars(arguments)
+    if (arguments.once or arguments.dry_run) and arguments.command != "janitor":
+        print("worker: --once and --dry-run go with the command janitor", file=sys.stderr)
+        return EXIT_REFUSED
+    try:
+        loaded = load(
+            {item.name: options[item.name] for item in dataclasses.fields(WorkerSettings)}, config=arguments.config
+        )
+    except ValueError as error:
+        print(f"worker: {error}", file=sys.stderr)
+        return EXIT_REFUSED
+    settings = loaded.settings
+    if arguments.command == "config":
+        print_config(loaded)
+        return 0
+    logs.configure(settings.log_format, settings.log_level, node=settings.node)
+    if arguments.command == "janitor":
+        return run_janitor(settings, once=arguments.once, dry_run=arguments.dry_run)
+    from worker.supervisor import Supervisor
+
+    return Supervisor(settings).run()
+
+
+def print_config(loaded: Loaded) -> None:
+    """A line per setting, fit to be pasted into `[worker]`, with its source as a comment."""
+    print("[worker]")
+    for item in dataclasses.fields(WorkerSettings):
+        value = getattr(loaded.settings, item.name)
+        shown = str(value).lower() if isinstance(value, bool) else value
+        if isinstance(value, str):
+            shown = '"' + mask_password(value).replace("\\", "\\\\").replace('"', '\\"') + '"'
+        print(f"{f'{item.name} = {shown}':60} # {loaded.sources[item.name]}")
+
+
+def run_janitor(settings: WorkerSettings, *, once: bool, dry_run: bool) -> int:
+    """The queue's janitor without workers."""
+    from collimate_rl.errors import QueueError
+    from collimate_rl.queue.batches import BatchQueue
+    from collimate_rl.queue.clients import connect_commands
+    from collimate_rl.queue.server_check import check_server
+    from worker.janitor import JanitorRounds, forecast, run_alone
+    from worker.process import ProcessId
+
+    queue = BatchQueue(connect_commands(settings.redis_url), settings.queue, timing=parse_timing(settings.timing))
+    token = str(ProcessId.own())
+    try:
+        check_server(queue.client)
+        if dry_run:
+            print("\n".join(forecast(queue)) or "nothing is due")
+            return 0
+        if once:
+            rounds = JanitorRounds(queue, token)
+            queue.beat()
+            print(", ".join(f"{word.lower()}: {count}" for word, count in rounds.round().items()) or "nothing was due")
+            rounds.resign()
+            return 0
+        stop = threading.Event()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, lambda _number, _frame: stop.set())
+        run_alone(queue, token, stop.wait)
+    except QueueError as error:
+        logs.emit(logs.REFUSED, logging.ERROR, reason=error.message)
+        return EXIT_REFUSED
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,100 @@
+"""The node's sandbox daemon as the worker sees it: is it there, does it take work, does it isolate.
+
+A session socket may have no health (daemon-api), so nothing depends on it: without one the templates stay unknown, and
+whether the daemon takes work is seen by forking and deleting a sandbox.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from collimate_rl.errors import CollimateError
+from collimate_rl.transport import SessionClient, connect
+
+LOOK_TIMEOUT_S = 10.0
+UNISOLATED = "none"
+NOT_A_TEMPLATE = "collimate-probe"
+"""Asked for when no template is known: a daemon that answers `no_template` is up and takes work."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackendState:
+    """What one look found. `templates` and `isolation` are None where the daemon doesn't say."""
+
+    up: bool
+    reason: str = ""
+    templates: tuple[str, ...] | None = None
+    isolation: str | None = None
+    version: str = ""
+
+    @property
+    def unisolated(self) -> bool:
+        """The daemon says itself that candidates run unconfined."""
+        return self.isolation == UNISOLATED
+
+
+def client_for(where: str, **options: Any) -> SessionClient:
+    """A client for `unix:PATH` or a URL; empty is the SDK's own order. `ValueError` for an address that cannot be."""
+    if where.startswith("unix:"):
+        return connect(unix_socket=where.removeprefix("unix:").removeprefix("//"), **options)
+    return connect(where or None, **options)
+
+
+class Backend:
+    """Looks at the daemon with a client of its own, which waits shortly and repeats nothing."""
+
+    def __init__(self, where: str, *, client: SessionClient | None = None) -> None:
+        self._client = client or client_for(where, timeout=LOOK_TIMEOUT_S, retries=0)
+
+    def look(self) -> BackendState:
+        """Ask for health; where the daemon has none, fall back to `probe`."""
+        try:
+            health = self._client.health()
+        except CollimateError as error:
+            return self.probe(None) if error.status in (404, 405) else _down(error)
+        return _state(health)
+
+    def probe(self, template: str | None) -> BackendState:
+        """Create and delete a sandbox of `template`: the proof that work is taken."""
+        try:
+            session = self._client.create_session(template or NOT_A_TEMPLATE)
+            self._client.delete_session(session["session_id"])
+        except CollimateError as error:
+            return BackendState(up=True) if error.error_code == "no_template" else _down(error)
+        return BackendState(up=True)
+
+    def ready(self) -> BackendState:
+        """Health, and then a probe of the first template it names: health alone would say little."""
+        state = self.look()
+        if not state.up or not state.templates:
+            return state
+        probed = self.probe(state.templates[0])
+        return state if probed.up else probed
+
+
+def _down(error: CollimateError) -> BackendState:
+    return BackendState(up=False, reason=str(error))
+
+
+def _state(health: Mapping[str, Any]) -> BackendState:
+    listed = health.get("templates")
+    known = isinstance(listed, list) and all(isinstance(name, str) for name in listed)
+    isolation = health.get("isolation")
+    status = health.get("status")
+    return BackendState(
+        up=status == "ok",
+        reason="" if status == "ok" else f"the daemon says that it is {status!r}",
+        templates=tuple(listed) if known and listed is not None else None,
+        isolation=isolation if isinstance(isolation, str) else None,
+        version=str(health.get("version", "")),
+    )
+
+
+def wait_until_ready(look: Callable[[], BackendState], pause: Callable[[], bool]) -> BackendState | None:
+    """Look until the backend is up; `pause` waits between looks and returns True to give up (then None)."""
+    while not (state := look()).up:
+        if pause():
+            return None
+    return state

@@ -1,0 +1,185 @@
+"""What a bell sets off: claim the batch, grade what has no verdict yet, write verdicts as they come, publish once.
+
+The right to write is the claim's fence. Whatever goes wrong ends in one of: published, released, or left to the lease;
+never in a result that nobody owned, and never in an exception.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from collimate_rl.errors import BadMessage, QueueError, RedisUnavailable, UnknownVersion
+from collimate_rl.protocol.bounds import clip_text
+from collimate_rl.queue import codec
+from collimate_rl.queue.replies import Claimed, Grant, Mode, Published, Released
+from worker import logs
+from worker.bench import Bench, Host
+from worker.group_work import Fenced, GroupWork
+from worker.keeper import Keeper, Reason
+from worker.persist import persist
+
+OK, DONE, BUSY, FENCED, GONE = "OK", "DONE", "BUSY", "FENCED", "GONE"
+
+
+def run_batch(bench: Bench, host: Host, k: str) -> str:
+    """Answer one bell. Returns OK (done with it here), DONE, BUSY, FENCED or GONE, for people; raises nothing."""
+    try:
+        reply = persist(lambda: bench.queue.claim(k, secrets.token_hex(12), bench.worker, bench.node))
+    except RedisUnavailable as error:
+        # The bell is lost with this; the janitor rings another.
+        logs.emit(logs.BATCH_SKIPPED, logging.WARNING, k=k, reply="unavailable", error=error.message)
+        return BUSY
+    except (QueueError, ValueError):
+        logs.emit(logs.BATCH_ERROR, logging.ERROR, k=k, exc_info=True)
+        return GONE
+    if reply.grant is None:
+        logs.emit(logs.BATCH_SKIPPED, logging.DEBUG, k=k, reply=reply.word.value)
+        return {Claimed.DONE: DONE, Claimed.BUSY: BUSY}.get(reply.word, GONE)
+    return _Execution(bench, host, reply.grant).run()
+
+
+class _Execution:
+    """One claimed batch. `_close` runs once, in the job's thread or, when that is late, in the keeper's."""
+
+    def __init__(self, bench: Bench, host: Host, grant: Grant) -> None:
+        self._bench = bench
+        self._queue = bench.queue
+        self._host = host
+        self._grant = grant
+        self._hold = grant.hold
+        self._started = time.monotonic()
+        self._closing = threading.Lock()
+        self._closed: str | None = None
+
+    def run(self) -> str:
+        grant, k = self._grant, self._hold.k
+        logs.emit(
+            logs.BATCH_CLAIMED,
+            k=k,
+            fence=self._hold.fence,
+            judged=len(grant.verdicts),
+            losses=grant.losses,
+            passes=grant.passes,
+        )
+        with Keeper(
+            self._queue,
+            grant,
+            grace_s=self._bench.grace_s,
+            stopping_for=self._host.stopping_for,
+            cancel_asked=self._host.cancel_asked,
+            on_tick=self._host.tick,
+            on_late=self._stopped,
+        ) as keeper:
+            try:
+                return self._work(keeper)
+            except Fenced:
+                return self._fenced()
+            except RedisUnavailable as error:
+                # Nothing can be said to the server: the lease runs out, and another takes the batch over.
+                logs.emit(logs.BATCH_FENCED, logging.ERROR, k=k, fence=self._hold.fence, error=error.message)
+                return FENCED
+            except Exception as error:  # noqa: BLE001 - a fault in our own code is logged, counted and answered
+                logs.emit(logs.BATCH_ERROR, logging.ERROR, k=k, exc_info=True)
+                return self._after_error(keeper.reason, f"{type(error).__name__}: {error}")
+
+    def _after_error(self, reason: Reason | None, detail: str) -> str:
+        try:
+            return self._stopped(reason) if reason is not None else self._release(Mode.ERROR, detail)
+        except (QueueError, ValueError):
+            logs.emit(logs.BATCH_ERROR, logging.ERROR, k=self._hold.k, exc_info=True)
+            return FENCED
+
+    def _work(self, keeper: Keeper) -> str:
+        try:
+            batch = codec.unpack_batch(self._grant.payload)
+        except UnknownVersion as error:
+            return self._release(Mode.LATER, error.message)
+        except BadMessage as error:
+            return self._misconfigured("bad_request", error.message)
+        keeper.exec_limit_s = float(batch.timeout_seconds)
+        work = GroupWork(self._bench, self._grant, batch, keeper)
+        try:
+            work.grade()
+        except ValueError as error:
+            if keeper.reason is not None:
+                return self._stopped(keeper.reason)
+            return self._misconfigured("bad_request", str(error))
+        if keeper.reason is not None:
+            return self._stopped(keeper.reason)
+        return self._finish(work)
+
+    def _finish(self, work: GroupWork) -> str:
+        failed = work.failed
+        passing = [error for error in failed.values() if not error.is_misconfigured]
+        for error in passing:
+            self._host.backend_failed(error)
+        if passing and self._grant.passes < self._bench.hops:
+            return self._release(Mode.PASS, passing[0].message)
+        codes = {error.error_code for error in failed.values()}
+        if failed and not passing and not work.judged and len(codes) == 1:
+            error = next(iter(failed.values()))
+            return self._misconfigured(str(error.error_code), error.message)
+        return self._close(lambda: self._publish(work))
+
+    def _publish(self, work: GroupWork) -> str:
+        answers = [work.desk.flagged(index, error) for index, error in sorted(work.failed.items())]
+        reply = persist(lambda: self._queue.publish(self._hold, answers))
+        if reply.word is Published.FENCED:
+            return self._fenced()
+        if reply.word is Published.MISSING:
+            raise RuntimeError(f"candidates {reply.missing} were neither judged nor flagged")
+        self._published(flagged=len(answers))
+        return OK
+
+    def _misconfigured(self, code: str, detail: str) -> str:
+        logs.emit(logs.BATCH_MISCONFIGURED, logging.WARNING, k=self._hold.k, code=code, detail=detail)
+        return self._close(lambda: self._fill(code, detail))
+
+    def _fill(self, code: str, detail: str) -> str:
+        reply = persist(lambda: self._queue.publish(self._hold, fill=code, detail=clip_text(detail)))
+        if reply.word is Published.FENCED:
+            return self._fenced()
+        self._published(code=code)
+        return OK
+
+    def _stopped(self, reason: Reason) -> str:
+        """Close a batch that was told to stop. Also called by the keeper, when the job itself takes too long to."""
+        if reason is Reason.FENCED:
+            return self._fenced()
+        if reason is Reason.SHUTDOWN:
+            return self._release(Mode.CLEAN, "the worker is stopping")
+        logs.emit(logs.BATCH_STOPPED, k=self._hold.k, reason=reason.value)
+        detail = "the deadline passed before a verdict" if reason is Reason.EXPIRED else ""
+        return self._close(lambda: self._fill(reason.value, detail))
+
+    def _release(self, mode: Mode, detail: str) -> str:
+        return self._close(lambda: self._give_back(mode, detail))
+
+    def _give_back(self, mode: Mode, detail: str) -> str:
+        reply = persist(lambda: self._queue.release(self._hold, mode, detail=clip_text(detail)))
+        if reply.word is Released.FENCED:
+            return self._fenced()
+        event = logs.BATCH_RELEASED if reply.word is Released.RELEASED else logs.BATCH_PUBLISHED
+        logs.emit(event, k=self._hold.k, reason=mode.value, detail=detail)
+        return OK
+
+    def _close(self, closing: Callable[[], str]) -> str:
+        with self._closing:
+            if self._closed is None:
+                self._closed = closing()
+            return self._closed
+
+    def _fenced(self) -> str:
+        if self._closed is not None:  # by the keeper, while the last exec was still under way
+            return self._closed
+        logs.emit(logs.BATCH_FENCED, logging.WARNING, k=self._hold.k, fence=self._hold.fence)
+        return FENCED
+
+    def _published(self, **fields: Any) -> None:
+        seconds = round(time.monotonic() - self._started, 3)
+        logs.emit(logs.BATCH_PUBLISHED, k=self._hold.k, fence=self._hold.fence, seconds=seconds, **fields)

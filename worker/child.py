@@ -1,0 +1,37 @@
+"""One worker process of a supervisor: `python -m worker.child NAME PARENT`, the settings in the environment."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+
+from worker import logs
+from worker.process import die_with_parent
+from worker.settings import load
+
+EXIT_REFUSED = 2
+"""This worker must not work here at all; the supervisor stops too."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Take jobs until told to stop. Returns the exit code."""
+    name, parent = arguments
+    die_with_parent(int(parent))
+    settings = load({}).settings
+    logs.configure(settings.log_format, settings.log_level, node=settings.node, worker=name)
+    # Late, so that a parent's death during the slow imports is noticed first.
+    from worker.node_worker import NodeWorker
+
+    worker = NodeWorker(settings.queue, name, settings=settings, supervised=True)
+    logs.emit(logs.WORKER_READY, queue=settings.queue)
+    worker.work(logging_level="WARNING")
+    logs.emit(logs.WORKER_STOPPED, stopped_by="signal" if worker.stop_signals else "loop")
+    if worker.refused is not None:
+        logs.emit(logs.REFUSED, logging.ERROR, reason=worker.refused)
+        return EXIT_REFUSED
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,110 @@
+"""How a batch's execs run on this node: a slot per sandbox, retries with jitter, all within the deadline.
+
+Waiting for a slot happens before the exec is sent, so it never counts into the exec's own time limit.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from collimate_rl.errors import CollimateDrainingError, CollimateError
+from collimate_rl.grading.execute import ExecRequest, Executor
+from collimate_rl.sandbox import ExecResult
+from worker.slots import Slots, SlotTimeout
+
+LONGEST_PAUSE_S = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetryPolicy:
+    """How often an infrastructure error is tried again on this node, and how long it pauses before (full jitter)."""
+
+    retries: int = 3
+    backoff_s: float = 0.5
+
+    def pause(self, attempt: int, uniform: Callable[[float, float], float]) -> float:
+        """Seconds before try `attempt` (0 is the first retry): uniform in 0 to `backoff_s` doubled per attempt."""
+        return uniform(0.0, min(self.backoff_s * 2**attempt, LONGEST_PAUSE_S))
+
+    def allows(self, error: CollimateError, attempt: int) -> bool:
+        """Whether the same node should try again after `error`, having retried `attempt` times.
+
+        An exec whose answer was lost is run again: a second run of a candidate does no harm, its verdict is written
+        once. A misconfigured run fails the same way each time, and a draining daemon wants the work to go elsewhere.
+        """
+        if not error.is_infra or error.is_misconfigured or isinstance(error, CollimateDrainingError):
+            return False
+        return attempt < self.retries
+
+
+class NodeExecutor:
+    """An `Executor` for one batch on this node.
+
+    `until` is on `clock`; at it, or when `stop` is set, nothing further starts and `run` raises a `CollimateError`
+    with the code `expired` or `stopped`. `on_retry(index, error, pause_s)` hears of each new try; `on_start(index)` of
+    each candidate's exec before it is sent, and stops it by raising.
+    """
+
+    def __init__(
+        self,
+        inner: Executor,
+        slots: Slots,
+        policy: RetryPolicy,
+        *,
+        until: float,
+        stop: threading.Event,
+        on_retry: Callable[[int | None, CollimateError, float], None],
+        on_start: Callable[[int], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        uniform: Callable[[float, float], float] = random.uniform,
+    ) -> None:
+        self._inner = inner
+        self._slots = slots
+        self._policy = policy
+        self._until = until
+        self._stop = stop
+        self._on_retry = on_retry
+        self._on_start = on_start
+        self._clock = clock
+        self._uniform = uniform
+        self._guard = threading.Lock()
+        self._waited_s: dict[int, float] = {}
+
+    def queue_ms(self, index: int) -> float:
+        """How long candidate `index` waited for sandbox slots in all, in milliseconds."""
+        with self._guard:
+            return self._waited_s.get(index, 0.0) * 1000.0
+
+    def run(self, request: ExecRequest, *, role: Literal["runner", "judge"], index: int | None) -> ExecResult:
+        """One exec in a slot of its own. Raises the last `CollimateError` when the tries are used up."""
+        attempt = 0
+        while True:
+            try:
+                with self._slots.slot(until=self._until, stop=self._stop) as waited:
+                    self._note_wait(index, waited)
+                    if self._on_start is not None and role == "runner" and index is not None:
+                        self._on_start(index)
+                    return self._inner.run(request, role=role, index=index)
+            except SlotTimeout as timeout:
+                code = "stopped" if self._stop.is_set() else "expired"
+                raise CollimateError(str(timeout), None, code) from timeout
+            except CollimateError as error:
+                if not self._policy.allows(error, attempt):
+                    raise
+                pause = self._policy.pause(attempt, self._uniform)
+                if self._clock() + pause >= self._until:
+                    raise
+                self._on_retry(index, error, pause)
+                if self._stop.wait(pause):
+                    raise
+                attempt += 1
+
+    def _note_wait(self, index: int | None, waited_s: float) -> None:
+        if index is not None:
+            with self._guard:
+                self._waited_s[index] = self._waited_s.get(index, 0.0) + waited_s

@@ -1,0 +1,171 @@
+"""The grading of one claimed batch: who runs, in which order, and where each answer goes.
+
+Verdicts are written to the queue the moment they come. Infrastructure errors are no verdicts: they are kept here, and
+the batch job decides whether others try again or the result carries them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Any, cast
+
+from collimate_rl.errors import CollimateError
+from collimate_rl.grading.group import Graded, grade_group
+from collimate_rl.protocol import GradeBatch
+from collimate_rl.queue.batches import BatchQueue
+from collimate_rl.queue.replies import Grant, Hold, Written
+from collimate_rl.specs import RewardSpec, spec_from_wire
+from worker import logs
+from worker.bench import Bench
+from worker.executor import NodeExecutor
+from worker.keeper import Keeper, Reason
+from worker.persist import persist
+from worker.verdicts import Desk
+
+
+class Fenced(Exception):
+    """Somebody else owns the batch: nothing more may be written."""
+
+
+class QueueCaseStore:
+    """Cases that a judge fork made, kept with the batch, so that whoever takes it over judges the same ones."""
+
+    def __init__(self, queue: BatchQueue, hold: Hold) -> None:
+        self._queue = queue
+        self._hold = hold
+
+    def get(self) -> bytes | None:
+        return persist(lambda: self._queue.stored_cases(self._hold.k))
+
+    def put(self, blob: bytes) -> bytes:
+        """Store once; returns what stands, perhaps another's. Raises `Fenced`."""
+        stands = persist(lambda: self._queue.cases(self._hold, blob))
+        if stands is None:
+            raise Fenced
+        return stands
+
+
+def with_case_timeout(spec: RewardSpec, seconds: float | None) -> RewardSpec:
+    """The spec under the batch's own limit per case, where the batch names one and the spec knows such a limit."""
+    if seconds is None or not hasattr(spec, "case_timeout_s"):
+        return spec
+    return cast(RewardSpec, replace(cast(Any, spec), case_timeout_s=seconds))
+
+
+class GroupWork:
+    """Grades what has no verdict. `judged` and `failed` tell what came of it."""
+
+    def __init__(self, bench: Bench, grant: Grant, batch: GradeBatch, keeper: Keeper) -> None:
+        self._queue = bench.queue
+        self._concurrency = bench.concurrency
+        self._grant = grant
+        self._batch = batch
+        self._keeper = keeper
+        self._guard = threading.Lock()
+        self._spec: RewardSpec | None = None
+        self.desk = Desk(
+            node=bench.node,
+            fence=grant.hold.fence,
+            queue_ms=grant.queue_ms,
+            recovered="rerun" if grant.losses else "none",
+        )
+        self.judged: set[int] = set(grant.verdicts)
+        """Candidates with a verdict, from now or before."""
+        self.failed: dict[int, CollimateError] = {}
+        """Candidates that the infrastructure failed beyond this node's retries."""
+        self._execute = NodeExecutor(
+            bench.executor_for(batch),
+            bench.slots,
+            bench.retry,
+            until=keeper.deadline,
+            stop=keeper.stop,
+            on_retry=self._retried,
+            on_start=self._starts if grant.cautious else None,
+        )
+
+    def grade(self) -> None:
+        """Grade every open candidate. `ValueError` when the spec is at fault; `Fenced`; returns early when stopped."""
+        self._spec = with_case_timeout(spec_from_wire(json.loads(self._batch.spec)), self._batch.case_timeout_s)
+        everybody = range(len(self._batch.candidates))
+        # In a cautious batch a candidate on its last chance runs alone, after the rest: what then kills the worker is
+        # known for certain.
+        last_chance = [
+            index
+            for index, blame in sorted(self._grant.blame.items())
+            if blame == self._grant.max_blame - 1 and index not in self.judged
+        ]
+        shut_out = self._grant.quarantined
+        self._grade_all_but(self.judged | shut_out | set(last_chance))
+        for index in last_chance:
+            if not self._keeper.stop.is_set():
+                self._grade_all_but(set(everybody) - {index})
+
+    def _grade_all_but(self, skip: Collection[int]) -> None:
+        if len(skip) >= len(self._batch.candidates):
+            return
+        assert self._spec is not None
+        grade_group(
+            self._execute,
+            self._spec,
+            self._batch.candidates,
+            seeds=self._batch.seeds,
+            timeout_seconds=self._batch.timeout_seconds,
+            concurrency=self._concurrency,
+            skip=frozenset(skip),
+            on_grade=self._graded,
+            stop=self._keeper.stop,
+            case_store=QueueCaseStore(self._queue, self._grant.hold),
+        )
+
+    def _graded(self, index: int, graded: Graded) -> None:
+        """Called by grading's threads, once per candidate."""
+        if isinstance(graded, CollimateError):
+            if not self._keeper.stop.is_set():
+                with self._guard:
+                    self.failed[index] = graded
+                logs.emit(
+                    logs.CANDIDATE_INFRA,
+                    logging.WARNING,
+                    k=self._grant.hold.k,
+                    index=index,
+                    code=graded.error_code,
+                    error=graded.message,
+                )
+            return
+        try:
+            verdict = self.desk.verdict(index, graded, self._execute.queue_ms(index))
+            written = persist(lambda: self._queue.verdict(self._grant.hold, verdict))
+        except ValueError as error:  # our own fault, not the spec's
+            raise RuntimeError(f"the verdict of candidate {index} cannot be written: {error}") from error
+        if written is Written.FENCED:
+            self._keeper.halt(Reason.FENCED)
+            raise Fenced
+        with self._guard:
+            self.judged.add(index)
+        logs.emit(
+            logs.CANDIDATE_GRADED,
+            logging.DEBUG,
+            k=self._grant.hold.k,
+            index=index,
+            reward=verdict.reward,
+            outcome=verdict.outcome,
+        )
+
+    def _retried(self, index: int | None, error: CollimateError, pause_s: float) -> None:
+        logs.emit(
+            logs.CANDIDATE_RETRIED,
+            k=self._grant.hold.k,
+            index=index,
+            code=error.error_code,
+            error=error.message,
+            pause=round(pause_s, 3),
+        )
+
+    def _starts(self, index: int) -> None:
+        if not persist(lambda: self._queue.mark(self._grant.hold, index)):
+            self._keeper.halt(Reason.FENCED)
+            raise Fenced

@@ -1,0 +1,121 @@
+"""Runs the queue's janitor: in every supervisor, or alone beside plain rq workers."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from collimate_rl.errors import QueueError, RedisUnavailable
+from collimate_rl.protocol import BatchStatus, keys
+from collimate_rl.queue._raw import text
+from collimate_rl.queue.batches import BatchQueue
+from collimate_rl.queue.clients import translate_errors
+from collimate_rl.queue.janitor import QueueJanitor
+from collimate_rl.queue.rq_edge import listed_batches
+from worker import logs
+
+QUIET = frozenset({"LIVE", "WAITING", "LISTED", "LOOK", "SETTLING", "FORGOT"})
+"""What a mend finds in a healthy queue, or hasn't decided yet: not worth a line each."""
+
+
+class JanitorRounds:
+    """Rounds of one janitor, with their log. `round` never raises for a server that is away: the next one goes on."""
+
+    def __init__(self, queue: BatchQueue, token: str) -> None:
+        self._janitor = QueueJanitor(queue, token)
+        self._led = False
+
+    def round(self) -> Counter[str]:
+        """One pass; what was done, by name. Empty when another janitor leads."""
+        try:
+            done = self._janitor.run_once()
+        except RedisUnavailable as error:
+            logs.emit(logs.JANITOR_FAILED, logging.DEBUG, error=error.message)
+            return Counter()
+        except QueueError as error:
+            logs.emit(logs.JANITOR_FAILED, logging.ERROR, error=error.message)
+            return Counter()
+        if done.led and not self._led:
+            logs.emit(logs.JANITOR_LEADS)
+        self._led = done.led
+        counts: Counter[str] = Counter({word.value: count for word, count in done.mended.items()})
+        counts["BUMPED"] += done.bumped
+        counts["SWEPT"] += len(done.swept)
+        counts["BROKEN"] += done.broken
+        acted: dict[str, Any] = {
+            word: count for word, count in counts.items() if count and word not in QUIET and word != "BUMPED"
+        }
+        if acted:
+            logs.emit(logs.JANITOR_ACTED, **acted)
+        return +counts
+
+    def resign(self) -> None:
+        """Let another janitor lead at once."""
+        if self._led:
+            self._janitor.resign()
+
+
+def forecast(queue: BatchQueue, *, limit: int = 500) -> list[str]:
+    """What a round would look at now, a line per batch or entry, for people. Writes nothing; raises `QueueError`."""
+    client = queue.client
+    with translate_errors("look at the queue"):
+        seconds, micros = client.time()
+        now = seconds * 1000 + micros // 1000
+        due = [text(raw) for raw in client.zrangebyscore(keys.pending(queue.queue), "-inf", now, 0, limit)]
+        listed = listed_batches(client, queue.queue)
+        with client.pipeline(transaction=False) as pipe:
+            for k in due:
+                pipe.hmget(
+                    keys.BatchKeys(k).state, "run", "id", "status", "lease_until", "deadline_at", "cancel", "ring_at"
+                )
+            states = pipe.execute()
+        stranded = [text(raw) for raw in client.lrange(keys.rq_intermediate(queue.queue), 0, -1)]
+        idle = [job for job in stranded if not client.zcard(f"rq:executions:{job}")]
+    lines = [
+        f"{k}  {_intention([None if raw is None else text(raw) for raw in state], k in listed, now)}"
+        for k, state in zip(due, states, strict=True)
+    ]
+    return lines + [f"{job}  on the intermediate list without an execution: would be swept if it stays" for job in idle]
+
+
+def _intention(state: list[str | None], listed: bool, now: int) -> str:
+    run, identity, status, lease_until, deadline_at, cancel, ring_at = state
+    if status is None or status == BatchStatus.DONE.value:
+        return "answered or unknown: would be forgotten"
+    name = f"{run}/{identity}: "
+    if status == BatchStatus.RUNNING.value and int(lease_until or 0) > now:
+        return name + "owned, with a living lease: would be left"
+    if cancel == "1" or int(deadline_at or 0) < now:
+        return name + "cancelled or past its deadline: would be answered"
+    if status == BatchStatus.RUNNING.value:
+        return name + "its owner is lost: would be rung again, once the queue's clock is settled"
+    if listed:
+        return name + "waiting with its bell on the list: would be left"
+    if int(ring_at or 0) > now:
+        return name + "waiting for its back-off: would be left"
+    return name + "unowned and on no list: would be rung again if it stays so"
+
+
+def run_alone(queue: BatchQueue, token: str, pause: Callable[[float], bool]) -> None:
+    """Rounds until `pause(seconds)` says to stop; beats for the queue, as a supervisor would."""
+    rounds = JanitorRounds(queue, token)
+    every_s = queue.timing.beat_every_ms / 1000
+    try:
+        while True:
+            started = time.monotonic()
+            try:
+                queue.beat()
+            except RedisUnavailable as error:
+                logs.emit(logs.REDIS_DOWN, logging.WARNING, error=error.message)
+            else:
+                rounds.round()
+            if pause(max(0.1, every_s - (time.monotonic() - started))):
+                return
+    finally:
+        try:
+            rounds.resign()
+        except RedisUnavailable:
+            pass  # the lease runs out by itself

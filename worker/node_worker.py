@@ -1,0 +1,177 @@
+"""`NodeWorker`: the rq worker that answers bells by grading batches.
+
+`python -m worker` runs one per process under a supervisor. Plain rq can run it too, with the settings from the
+environment: `rq worker grade --worker-class worker.NodeWorker --serializer
+collimate_rl.queue.rq_edge.MsgpackSerializer`; it then says itself that it is alive.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from redis import Redis
+from redis.exceptions import RedisError
+from rq.job import Job
+from rq.queue import Queue
+
+from collimate_rl.errors import CollimateError, RedisUnavailable
+from collimate_rl.grading.execute import Executor, OneShotExecutor
+from collimate_rl.protocol import GradeBatch
+from collimate_rl.queue.batches import BatchQueue
+from collimate_rl.queue.clients import connect_commands, connect_rq
+from collimate_rl.queue.rq_edge import BellWorker, Gate
+from worker.backend import Backend, client_for
+from worker.batch_job import run_batch
+from worker.bench import Bench
+from worker.executor import RetryPolicy
+from worker.intake import Intake
+from worker.names import worker_name
+from worker.periodic import Periodic
+from worker.process import ProcessId
+from worker.settings import WorkerSettings, load, parse_timing
+from worker.slots import Slots
+
+BLOCK_TTL_S = 16
+"""rq blocks for this minus 15 s: one second, so that an idle worker stops, or sees the daemon come back, soon."""
+RQ_HEARTBEAT_S = 30.0
+ALIVE_EVERY_S = 5.0
+
+
+def stop_margin(grace_s: float) -> float:
+    """How much of the grace is kept for releasing what could not be finished."""
+    return min(3.0, grace_s / 4)
+
+
+class NodeWorker(BellWorker):
+    """Grades the batches of one queue, one at a time.
+
+    queues -- the one queue, by name or as rq's object.
+    name -- unique per start; made when not given.
+    connection -- ignored: rq's defaults lose jobs. The connections are made here, from the settings' `redis_url`.
+    settings -- from the environment and the file when not given.
+    supervised -- a supervisor says that this process is alive, and buries it.
+    """
+
+    def __init__(
+        self,
+        queues: str | Queue | Sequence[str | Queue],
+        name: str | None = None,
+        connection: Redis | None = None,  # noqa: ARG002 - part of rq's signature
+        *,
+        settings: WorkerSettings | None = None,
+        supervised: bool = False,
+        **options: Any,
+    ) -> None:
+        queue = _only_queue(queues)
+        self.settings = replace(settings or load({}).settings, queue=queue)
+        commands = connect_commands(self.settings.redis_url)
+        self.batches = BatchQueue(commands, queue, timing=parse_timing(self.settings.timing))
+        self._intake = Intake(Backend(self.settings.backend).ready, allow_unisolated=self.settings.allow_unisolated)
+        self._sandboxes = client_for(self.settings.backend)
+        self._stopping_since: float | None = None
+        self._rq_beat_at = time.monotonic()
+        # What plain rq passes of its own classes and timing would undo what BellWorker is for.
+        for dropped in ("queue_class", "job_class", "serializer", "default_worker_ttl", "worker_ttl"):
+            options.pop(dropped, None)
+        super().__init__(
+            queue,
+            name or worker_name(self.settings.node, f"rq{os.getpid()}"),
+            connect_rq(self.settings.redis_url),
+            worker_ttl=BLOCK_TTL_S,
+            **options,
+        )
+        self._slots = Slots(slots_directory(self.settings), self.settings.slots)
+        self.bench = Bench(
+            queue=self.batches,
+            worker=self.name,
+            node=self.settings.node,
+            executor_for=self._executor_for,
+            slots=self._slots,
+            retry=RetryPolicy(retries=self.settings.retries, backoff_s=self.settings.retry_backoff),
+            hops=self.settings.hops,
+            concurrency=self.settings.batch_concurrency,
+            grace_s=self.settings.grace - stop_margin(self.settings.grace),
+        )
+        self._alive = None if supervised else Periodic("alive", ALIVE_EVERY_S, self._say_alive)
+
+    @property
+    def refused(self) -> str | None:
+        """Why this worker must not take jobs at all; None when it may."""
+        return self._intake.refused
+
+    def work(self, *args: Any, **options: Any) -> bool:
+        if self._alive is not None:
+            self._alive.start()
+        try:
+            return super().work(*args, **options)
+        finally:
+            if self._alive is not None:
+                self._alive.stop(5.0)
+
+    def ring(self, k: str) -> str:
+        return run_batch(self.bench, self, k)
+
+    def gate(self) -> Gate:
+        if self.stop_signals:
+            return Gate.STOP
+        if self._intake.may_take():
+            return Gate.GO
+        return Gate.STOP if self._intake.refused is not None else Gate.WAIT
+
+    def execute_job(self, job: Job, queue: Queue) -> None:
+        self._rq_beat_at = time.monotonic()
+        super().execute_job(job, queue)
+
+    # What the batch job asks its host.
+
+    def stopping_for(self) -> float | None:
+        if not self.stop_signals:
+            return None
+        if self._stopping_since is None:  # not set in the signal handler, which only counts
+            self._stopping_since = time.monotonic()
+        return time.monotonic() - self._stopping_since
+
+    def cancel_asked(self) -> bool:
+        return self.cancel_event.is_set()
+
+    def tick(self) -> None:
+        """A SimpleWorker's main thread is in the job, so rq's heartbeats come from the keeper's thread."""
+        if time.monotonic() - self._rq_beat_at < RQ_HEARTBEAT_S:
+            return
+        self._rq_beat_at = time.monotonic()
+        execution = self.execution
+        if execution is None or execution.job is None:
+            return
+        try:
+            self.maintain_heartbeats(execution.job, execution)
+        except RedisError:
+            pass  # rq's view is for people; our lease is renewed elsewhere
+
+    def backend_failed(self, error: CollimateError) -> None:
+        self._intake.failed(error)
+
+    def _executor_for(self, batch: GradeBatch) -> Executor:
+        return OneShotExecutor(self._sandboxes, batch.template, egress=batch.egress)
+
+    def _say_alive(self) -> None:
+        try:
+            self.batches.alive({self.name: str(ProcessId.own())})
+        except RedisUnavailable:
+            pass  # said again in five seconds
+
+
+def slots_directory(settings: WorkerSettings) -> Path:
+    """Where the node's slots are, shared by its processes."""
+    return Path(settings.state_dir) / settings.node / "slots"
+
+
+def _only_queue(queues: str | Queue | Sequence[str | Queue]) -> str:
+    listed = [queues] if isinstance(queues, str | Queue) else list(queues)
+    if len(listed) != 1:
+        raise ValueError(f"a worker serves one queue, not {len(listed)}: with several, rq can lose jobs")
+    return listed[0] if isinstance(listed[0], str) else listed[0].name

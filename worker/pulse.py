@@ -1,0 +1,162 @@
+"""What a supervisor tells the queue, round after round: its workers live, the node lives, the dead are buried."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from redis import Redis
+
+from collimate_rl.errors import QueueError, RedisUnavailable
+from collimate_rl.protocol import keys
+from collimate_rl.queue._raw import text
+from collimate_rl.queue.batches import BatchQueue
+from collimate_rl.queue.clients import translate_errors
+from collimate_rl.queue.replies import Buried
+from collimate_rl.queue.rq_edge import clear_worker
+from worker import logs
+from worker.backend import BackendState
+from worker.names import is_supervised
+from worker.process import ProcessId
+from worker.settings import WorkerSettings
+
+ALIVE_EVERY_S = 5.0
+
+
+class Pulse:
+    """One supervisor's voice on the queue. `round` is called by a thread of its own, every beat.
+
+    `rq_client` is for what rq keeps of a dead worker; `living` gives the names of the worker processes that are alive
+    and which process each is; `backend` what is known of the sandbox daemon.
+    """
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        queue: BatchQueue,
+        rq_client: Redis,
+        *,
+        living: Callable[[], Mapping[str, str]],
+        backend: Callable[[], BackendState | None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings = settings
+        self._queue = queue
+        self._rq = rq_client
+        self._living = living
+        self._backend = backend
+        self._clock = clock
+        self._dead: list[str] = []
+        self._said_alive_at = float("-inf")
+        self._down = False
+
+    def died(self, worker: str) -> None:
+        """The process of this worker is gone: the next round buries it."""
+        self._dead.append(worker)
+
+    def round(self) -> None:
+        """Say what is due. A server that is away is reported once, and the next round says it all again."""
+        try:
+            self._bury_dead()
+            living = dict(self._living())
+            if self._clock() - self._said_alive_at >= min(ALIVE_EVERY_S, self._queue.timing.alive_ms / 3000):
+                self._queue.alive(living)
+                self._said_alive_at = self._clock()
+            self._queue.beat(self._settings.node, self._heartbeat(len(living)))
+        except RedisUnavailable as error:
+            if not self._down:
+                logs.emit(logs.REDIS_DOWN, logging.WARNING, error=error.message)
+            self._down = True
+            return
+        if self._down:
+            logs.emit(logs.REDIS_BACK)
+        self._down = False
+
+    def speak_now(self) -> None:
+        """A process was started: the next round says that it lives."""
+        self._said_alive_at = float("-inf")
+
+    def fall_silent(self) -> None:
+        """At the end: bury what is left, and take the node's heartbeat back. Raises `RedisUnavailable`."""
+        self._bury_dead()
+        with translate_errors("take back the node's heartbeat"), self._queue.client.pipeline() as pipe:
+            pipe.delete(keys.node(self._settings.node))
+            pipe.zrem(keys.nodes(self._queue.queue), self._settings.node)
+            pipe.execute()
+
+    def _bury_dead(self) -> None:
+        while self._dead:
+            bury(self._queue, self._rq, self._settings.node, self._dead[0])
+            self._dead.pop(0)
+
+    def _heartbeat(self, processes: int) -> dict[str, Any]:
+        state = self._backend()
+        return {
+            "queue": self._settings.queue,
+            "processes": processes,
+            "slots": self._settings.slots,
+            "backend": self._settings.backend,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            **({} if state is None else {"up": state.up, "reason": state.reason, "isolation": state.isolation}),
+            **({} if state is None or state.templates is None else {"templates": list(state.templates)}),
+        }
+
+
+def bury(queue: BatchQueue, rq_client: Redis, node: str, worker: str) -> None:
+    """Give back what a dead worker owned, then clear what rq keeps of it. Raises `RedisUnavailable`."""
+    try:
+        reply = queue.bury(node, worker)
+        with translate_errors(f"clear what rq keeps of worker {worker}"):
+            bells = clear_worker(rq_client, queue.queue, worker)
+    except RedisUnavailable:
+        raise
+    except QueueError as error:
+        # Keys that are not ours to mend: the batch is left to its lease, and the other dead are buried.
+        logs.emit(logs.BURIED, logging.ERROR, buried=worker, reply="failed", error=error.message)
+        return
+    if reply.word is not Buried.NONE or bells:
+        logs.emit(logs.BURIED, logging.WARNING, buried=worker, reply=reply.word.value, k=reply.k or "", bells=bells)
+
+
+def bury_earlier_life(queue: BatchQueue, rq_client: Redis, node: str) -> None:
+    """At start-up: what this node's workers of an earlier supervisor left behind. Raises `RedisUnavailable`.
+
+    A worker of an earlier supervisor that is still alive on this machine is an orphan (the kernel's signal at its
+    supervisor's death did not come through) and is killed first. One that cannot be seen from here (another machine or
+    container under this node's name) is left to its lease, and so is a living plain rq worker.
+    """
+    workers = set(queue.owned(node)) | _registered(queue, rq_client, node)
+    for worker, process in queue.who_is_alive(workers).items():
+        identity = ProcessId.parse(process)
+        alive = None if identity is None else identity.alive()
+        if identity is not None and alive and is_supervised(node, worker):
+            _kill(worker, identity)
+        elif alive is not False:
+            workers.discard(worker)
+    for worker in sorted(workers):
+        bury(queue, rq_client, node, worker)
+
+
+def _registered(queue: BatchQueue, rq_client: Redis, node: str) -> set[str]:
+    """Workers of this node's supervisors that rq has on its list."""
+    with translate_errors("read rq's list of workers"):
+        members = rq_client.smembers(f"rq:workers:{queue.queue}")
+    names = {text(member).removeprefix("rq:worker:") for member in members}
+    return {name for name in names if is_supervised(node, name)}
+
+
+def _kill(worker: str, identity: ProcessId) -> None:
+    logs.emit(logs.ORPHAN_KILLED, logging.WARNING, orphan=worker, pid=identity.pid)
+    until = time.monotonic() + 5.0
+    try:
+        os.kill(identity.pid, signal.SIGKILL)
+        while identity.alive() and time.monotonic() < until:
+            time.sleep(0.01)
+    except ProcessLookupError:
+        pass  # it went by itself meanwhile

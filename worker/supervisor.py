@@ -1,0 +1,285 @@
+"""One node's supervisor: keeps its worker processes running, speaks for them on the queue, stops them in order.
+
+The main thread owns the processes (their life is tied to it) and the signals; everything that talks to Redis or to the
+daemon runs in threads beside it, so that neither being away delays a restart or a stop.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from redis import Redis
+
+from collimate_rl.errors import CollimateError, QueueError, RedisUnavailable, UnsuitableServer
+from collimate_rl.queue.batches import BatchQueue
+from collimate_rl.queue.clients import connect_commands, connect_rq
+from collimate_rl.queue.server_check import check_server
+from worker import logs
+from worker.backend import Backend, BackendState
+from worker.child import EXIT_REFUSED
+from worker.children import Children, Ended
+from worker.intake import UNISOLATED
+from worker.janitor import JanitorRounds
+from worker.names import worker_name
+from worker.node_lease import NodeLease, NodeTaken
+from worker.periodic import Periodic
+from worker.persist import persist
+from worker.process import ProcessId
+from worker.pulse import Pulse, bury_earlier_life
+from worker.settings import WorkerSettings, as_environment, mask_password, parse_timing
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+LOOK_EVERY_S = 5.0
+KILL_WAIT_S = 10.0
+LAST_WORDS_S = 10.0
+"""How long the end may take to bury what was killed while the server is away."""
+
+
+class Signals:
+    """Stop signals and the ends of children, seen through one file that the main thread waits on."""
+
+    def __init__(self) -> None:
+        self.stops = 0
+        self._reader, self._writer = socket.socketpair()
+        self._reader.setblocking(False)
+        self._writer.setblocking(False)
+        self._earlier_wakeup = -1
+        self._earlier: dict[int, Any] = {}
+
+    def __enter__(self) -> Signals:
+        self._earlier_wakeup = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+        for number in STOP_SIGNALS:
+            self._earlier[number] = signal.signal(number, self._on_stop)
+        self._earlier[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        for number, handler in self._earlier.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._earlier_wakeup)
+        self._reader.close()
+        self._writer.close()
+
+    def _on_stop(self, _number: int, _frame: FrameType | None) -> None:
+        self.stops += 1
+
+    def wait(self, seconds: float) -> bool:
+        """Until a signal comes, at most so long. True when a stop was asked for."""
+        select.select([self._reader], [], [], max(0.0, seconds))
+        try:
+            while self._reader.recv(4096):
+                pass
+        except BlockingIOError:
+            pass  # emptied
+        return self.stops > 0
+
+
+class Refused(Exception):
+    """This worker must not start, or must not go on; the message says why and what to do."""
+
+
+class Supervisor:
+    """Runs one node until it is told to stop. `run` returns the exit code: 0, or 2 when the set-up is refused."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self._settings = settings
+        self._queue = BatchQueue(
+            connect_commands(settings.redis_url), settings.queue, timing=parse_timing(settings.timing)
+        )
+        self._rq: Redis = connect_rq(settings.redis_url)
+        self._backend = Backend(settings.backend)
+        self._state: BackendState | None = None
+        self._identity = ProcessId.own()
+        self._lease = NodeLease(self._queue, settings.node, self._identity)
+        self._children = Children(
+            settings.processes, self._spawn, name_for=lambda place: worker_name(settings.node, str(place))
+        )
+        self._pulse = Pulse(settings, self._queue, self._rq, living=self._living, backend=lambda: self._state)
+        self._janitor = JanitorRounds(self._queue, str(self._identity))
+        self._unisolated = False
+        beat_s = self._queue.timing.beat_every_ms / 1000
+        self._loops = [
+            Periodic("pulse", beat_s, self._pulse_round),
+            Periodic("janitor", beat_s, self._janitor_round),
+            Periodic("backend", LOOK_EVERY_S, self._look),
+        ]
+
+    def run(self) -> int:
+        with Signals() as signals:
+            try:
+                if not self._prepare(signals):
+                    return 0
+            except (Refused, UnsuitableServer, NodeTaken) as error:
+                logs.emit(logs.REFUSED, logging.ERROR, reason=str(error))
+                return EXIT_REFUSED
+            for loop in self._loops:
+                loop.start()
+            refused = False
+            try:
+                refused = self._supervise(signals)
+            finally:
+                self._stop(signals)
+            return EXIT_REFUSED if refused else 0
+
+    # Before the first worker
+
+    def _prepare(self, signals: Signals) -> bool:
+        """Everything that has to be right first. False when a stop came meanwhile; raises what refuses this node."""
+        title = self._when_server_is_there(signals, lambda: check_server(self._queue.client))
+        if title is None:
+            return False
+        if self._when_server_is_there(signals, lambda: self._take_node(signals)) is None:
+            return False
+        self._look()
+        if self._unisolated:
+            raise Refused(UNISOLATED)
+        if self._state is not None and not self._state.up:
+            logs.emit(logs.BACKEND_DOWN, logging.WARNING, reason=self._state.reason)
+        settings = self._settings
+        logs.emit(
+            logs.SUPERVISOR_READY,
+            pid=os.getpid(),
+            server=title,
+            redis=mask_password(settings.redis_url),
+            queue=settings.queue,
+            processes=settings.processes,
+            slots=settings.slots,
+        )
+        return True
+
+    def _when_server_is_there(self, signals: Signals, step: Callable[[], str | None]) -> str | None:
+        """What `step` returns, once the server can be reached; None when a stop came meanwhile."""
+        wait_s, reported = 0.2, False
+        while True:
+            try:
+                return step()
+            except RedisUnavailable as error:
+                if not reported:
+                    logs.emit(logs.REDIS_DOWN, logging.WARNING, error=error.message)
+                reported = True
+            if signals.wait(wait_s):
+                return None
+            wait_s = min(wait_s * 2, 5.0)
+
+    def _take_node(self, signals: Signals) -> str | None:
+        reported = False
+
+        def pause() -> bool:
+            nonlocal reported
+            if not reported:
+                logs.emit(logs.NODE_TAKEN, logging.WARNING)
+            reported = True
+            return signals.wait(0.5)
+
+        if not self._lease.take(pause):
+            return None
+        bury_earlier_life(self._queue, self._rq, self._settings.node)
+        return self._settings.node
+
+    # The processes
+
+    def _spawn(self, name: str) -> subprocess.Popen[bytes]:
+        # A session of their own: a terminal's Ctrl-C goes to the supervisor alone, which stops them in order.
+        environment = {**os.environ, **as_environment(self._settings), "COLLIMATE_CONFIG": os.devnull}
+        command = [sys.executable, "-m", "worker.child", name, str(os.getpid())]
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment, start_new_session=True)
+
+    def _living(self) -> dict[str, str]:
+        return {child.name: str(child.identity or "") for child in self._children.living}
+
+    def _supervise(self, signals: Signals) -> bool:
+        """Until a stop is asked for. True when a worker refused to work here."""
+        while not signals.stops:
+            for child in self._children.start_due():
+                logs.emit(logs.PROCESS_STARTED, started=child.name, pid=child.process.pid)
+                self._pulse.speak_now()
+                self._loops[0].wake()
+            wait_s = self._children.next_start_in()
+            signals.wait(1.0 if wait_s is None else min(wait_s, 1.0))
+            for end in self._children.reap():
+                self._ended(end)
+                if end.code == EXIT_REFUSED:
+                    return True
+            if self._unisolated:
+                logs.emit(logs.REFUSED, logging.ERROR, reason=UNISOLATED)
+                return True
+        return False
+
+    def _ended(self, end: Ended) -> None:
+        logs.emit(
+            logs.PROCESS_ENDED,
+            logging.WARNING,
+            ended=end.child.name,
+            code=end.code,
+            lived=round(end.lived_s, 1),
+            restart_in=round(end.restart_in_s, 1),
+        )
+        self._pulse.died(end.child.name)
+        self._loops[0].wake()
+
+    def _stop(self, signals: Signals) -> None:
+        logs.emit(logs.SUPERVISOR_STOPPING, grace=self._settings.grace)
+        self._children.signal(signal.SIGTERM)
+        until = time.monotonic() + self._settings.grace
+        asked = signals.stops
+        while self._children.living and time.monotonic() < until and signals.stops <= asked:
+            signals.wait(min(0.5, until - time.monotonic()))
+            self._collect()
+        for child in self._children.living:
+            logs.emit(logs.PROCESS_KILLED, logging.WARNING, killed=child.name, reason="did not stop within the grace")
+        self._children.signal(signal.SIGKILL)
+        until = time.monotonic() + KILL_WAIT_S
+        while self._children.living and time.monotonic() < until:
+            signals.wait(0.1)
+            self._collect()
+        for loop in self._loops:
+            loop.stop(5.0)
+        self._last_words()
+        logs.emit(logs.SUPERVISOR_STOPPED)
+
+    def _collect(self) -> None:
+        for end in self._children.reap():
+            self._pulse.died(end.child.name)
+
+    def _last_words(self) -> None:
+        try:
+            persist(self._pulse.fall_silent, for_s=LAST_WORDS_S)
+            self._janitor.resign()
+            self._lease.release()
+        except QueueError as error:
+            # Leases run out by themselves, and the next supervisor of this node buries what is left.
+            logs.emit(logs.REDIS_DOWN, logging.WARNING, error=error.message)
+
+    # What the threads do
+
+    def _pulse_round(self) -> None:
+        self._pulse.round()
+        try:
+            if not self._lease.renew():
+                logs.emit(logs.NODE_TAKEN, logging.ERROR)
+        except RedisUnavailable:
+            pass  # the pulse has said so
+
+    def _janitor_round(self) -> None:
+        self._janitor.round()
+
+    def _look(self) -> None:
+        try:
+            state = self._backend.look()
+        except CollimateError as error:
+            state = BackendState(up=False, reason=error.message)
+        if state.templates is None and self._state is not None:
+            # A daemon that is away for a moment has the templates that it had.
+            state = BackendState(**{**vars(state), "templates": self._state.templates})
+        self._state = state
+        self._unisolated = state.unisolated and not self._settings.allow_unisolated

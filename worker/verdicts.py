@@ -1,0 +1,60 @@
+"""From what grading says about a candidate to what travels: a `Verdict`, or an infra-flagged answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from collimate_rl.errors import CollimateError
+from collimate_rl.grading.result import GradeResult
+from collimate_rl.protocol import CaseReport, Verdict, clip_tail, clip_text, infra_verdict
+from collimate_rl.protocol.bounds import MAX_CASES, MAX_FLAGS
+
+MESSAGES = {
+    "unreachable": "the sandbox daemon of node {node} could not be reached ({message}): is it running?",
+    "ambiguous": "the sandbox daemon of node {node} took the exec and its answer was lost ({message})",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Desk:
+    """Writes answers for one execution of a batch: who judged, under which fence, how long it queued."""
+
+    node: str
+    fence: int
+    queue_ms: float
+    """From submit to the first claim; a candidate's wait for its slot is added."""
+    recovered: str
+
+    def verdict(self, index: int, result: GradeResult, slot_wait_ms: float) -> Verdict:
+        """The verdict for a graded candidate. `ValueError` when `result` carries no reward."""
+        tail, cut = clip_tail(result.output_tail)
+        return Verdict(
+            index=index,
+            reward=result.reward,
+            outcome=result.outcome or ("passed" if result.reward == 1.0 else "wrong_answer"),
+            cases=tuple(CaseReport(outcome=case.outcome, ms=case.ms) for case in result.cases[:MAX_CASES]),
+            cases_total=result.cases_total,
+            cases_passed=result.cases_passed,
+            integrity=result.integrity,
+            detail=None if result.detail is None else clip_text(result.detail),
+            output_tail=tail,
+            truncated=result.truncated or cut,
+            seed=result.seed or "",
+            seed_ack=result.seed_ack or "",
+            session_id=result.session_id,
+            node=self.node,
+            attempt=self.fence,
+            fork_time_ms=result.fork_time_ms,
+            exec_time_ms=result.exec_time_ms,
+            judge_time_ms=result.judge_time_ms,
+            queue_ms=self.queue_ms + slot_wait_ms,
+            recovered=self.recovered,
+            grader_version=result.grader_version,
+            flags=result.flags[:MAX_FLAGS],
+        )
+
+    def flagged(self, index: int, error: CollimateError) -> Verdict:
+        """The infra-flagged answer for a candidate that could not be graded."""
+        code = error.error_code or "internal"
+        message = MESSAGES.get(code, "{message}").format(node=self.node, message=error.message)
+        return infra_verdict(index, code, message, node=self.node, attempt=self.fence, queue_ms=self.queue_ms)
