@@ -1,0 +1,228 @@
+"""From a data set's ground truth to a reward spec, by the shape of the row.
+
+Ground truth that cannot be graded by is a `ValueError` that names its fault. It is never a reward of 0: that would
+teach a model that every answer to the row is wrong.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from collimate_rl.formats.blobs import decode_blob, looks_like_blob
+from collimate_rl.formats.pairs import Pair, call_spec, stdio_spec
+from collimate_rl.specs import PropertyReward, RewardSpec, UnitTestReward
+from collimate_rl.specs.asserts import AssertReward
+
+_STDIN_TYPES: Final = frozenset({"stdin", "stdin_stdout"})
+_CALL_TYPES: Final = frozenset({"functional", "function_call"})
+_PYTHON: Final = frozenset({"python", "python3", "py"})
+
+_WRAPPERS: Final = ("input_output", "ground_truth", "reward_spec", "reward_model", "verification_info", "tests")
+"""Columns that hold the ground truth in rows of APPS and its kin, SkyRL, verl, open-r1 and DeepCoder."""
+
+_MOST_LAYERS: Final = 6
+
+
+def reward_spec_from_ground_truth(gt: Any, entry: str = "solve") -> RewardSpec:
+    """The spec that a ground truth means; `gt` is JSON text or what it parses to, the inner value or the whole row.
+
+    | shape | spec |
+    |---|---|
+    | `[{"input", "expected"}]` | `UnitTestReward` on `entry` |
+    | `{"reference", "generator", "k"?, "entry"?}` | `PropertyReward` |
+    | `{"inputs", "outputs", "fn_name"?}` (APPS, TACO, CodeContests, verl, NeMo-Gym) | `StdioReward`, or `UnitTestReward` on `fn_name` |
+    | `[{"input", "output", "testtype"?, "metadata"?}]` (LiveCodeBench, DeepCoder) | the same two |
+    | `{"prompt"?, "test", "entry_point"}` (HumanEval) | `AssertReward` |
+    | `{"test_list", "test_setup_code"?, "challenge_test_list"?}` (MBPP), `{"assert_case"}` (verl) | `AssertReward` |
+    | `{"language", "test_cases"}` (open-r1, SYNTHETIC-1) | `StdioReward`, or `UnitTestReward` |
+    | LiveCodeBench's `public_test_cases` and `private_test_cases`, the latter also as a blob | as its cases say |
+
+    A reference solution in the row (`canonical_solution`, MBPP's `code`) becomes the spec's. Raises `ValueError`.
+    """  # noqa: E501 - a table's row is one line
+    for _ in range(_MOST_LAYERS):
+        if isinstance(gt, str):
+            gt = _parsed(gt)
+        elif isinstance(gt, Mapping):
+            spec = _from_object(gt, entry)
+            if isinstance(spec, RewardSpec):
+                return spec
+            gt, entry = spec, _entry_of(gt, entry)
+        elif isinstance(gt, list | tuple):
+            return _from_list(gt, entry)
+        else:
+            break
+    raise ValueError(f"a ground truth is a list or an object (or JSON text of one), not {gt!r:.100}")
+
+
+def _parsed(text: str) -> Any:
+    if looks_like_blob(text):
+        return decode_blob(text)
+    if not text.strip():
+        raise ValueError("the ground truth is empty")
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as exc:
+        raise ValueError(f"the ground truth is no JSON: {exc}: {text!r:.100}") from exc
+
+
+def _from_object(row: Mapping[str, Any], entry: str) -> Any:
+    """The spec of a row, or the value of the column that holds its ground truth."""
+    if "reference" in row and "generator" in row:
+        return PropertyReward(row["reference"], row["generator"], row.get("k", 16), _entry_of(row, entry))
+    if "test" in row and "entry_point" in row:
+        return _from_humaneval(row)
+    if row.get("test_list") is not None:
+        return _from_asserts(row, "test_list")
+    if row.get("assert_case") is not None:
+        return _from_asserts(row, "assert_case")
+    if "inputs" in row and "outputs" in row:
+        return _from_inputs_and_outputs(row)
+    if "test_cases" in row:
+        return _from_test_cases(row, entry)
+    if "public_test_cases" in row or "private_test_cases" in row:
+        return _from_livecodebench(row, entry)
+    for column in _WRAPPERS:
+        if row.get(column) is not None:
+            return row[column]
+    raise ValueError(
+        f"a ground truth with the keys {', '.join(sorted(map(str, row)))[:200] or '(none)'} is of no known shape: "
+        "see reward_spec_from_ground_truth for those that are"
+    )
+
+
+def _from_list(cases: Sequence[Any], entry: str) -> RewardSpec:
+    if not cases:
+        raise ValueError("the ground truth has no test cases: every candidate would score alike")
+    for number, case in enumerate(cases):
+        if not isinstance(case, Mapping):
+            raise ValueError(f"case {number} is an object, not {case!r:.100}")
+    if all("expected" in case for case in cases):
+        for number, case in enumerate(cases):
+            if "input" not in case:
+                raise ValueError(f"case {number} has no 'input'")
+        return UnitTestReward([{"input": case["input"], "expected": case["expected"]} for case in cases], entry)
+    kinds = set()
+    names = set()
+    for number, case in enumerate(cases):
+        if "input" not in case or "output" not in case:
+            raise ValueError(f"case {number} has neither 'input' and 'expected' nor 'input' and 'output'")
+        kinds.add(_kind(case, number))
+        metadata = _object(case.get("metadata"), f"case {number}: its metadata")
+        names.add(_name(metadata.get("func_name") or case.get("fn_name"), f"case {number}") or entry)
+    if len(kinds) > 1:
+        raise ValueError("some cases are calls and some are programs: a candidate can't be both")
+    pairs = [Pair(given=case["input"], wanted=case["output"], where=f"case {n}") for n, case in enumerate(cases)]
+    if kinds == {"stdin"}:
+        return stdio_spec(pairs)
+    if len(names) > 1:
+        raise ValueError(f"the cases call several functions: {', '.join(sorted(names))[:200]}")
+    return call_spec(pairs, names.pop())
+
+
+def _kind(case: Mapping[str, Any], number: int) -> str:
+    kind = case.get("testtype", case.get("type"))
+    if kind is None:
+        return "call" if case.get("fn_name") else "stdin"
+    if kind in _STDIN_TYPES:
+        return "stdin"
+    if kind in _CALL_TYPES:
+        return "call"
+    raise ValueError(f"case {number} has the unknown type {kind!r:.100}")
+
+
+def _from_inputs_and_outputs(row: Mapping[str, Any]) -> RewardSpec:
+    inputs, outputs = row["inputs"], row["outputs"]
+    if not isinstance(inputs, list | tuple) or not isinstance(outputs, list | tuple):
+        raise ValueError("inputs and outputs are two lists")
+    if len(inputs) != len(outputs):
+        raise ValueError(f"there are {len(inputs)} inputs and {len(outputs)} outputs")
+    pairs = [
+        Pair(given=given, wanted=wanted, where=f"case {number}")
+        for number, (given, wanted) in enumerate(zip(inputs, outputs, strict=True))
+    ]
+    name = _name(row.get("fn_name"), "the row")
+    return call_spec(pairs, name, may_be_wrapped=True) if name else stdio_spec(pairs)
+
+
+def _from_test_cases(row: Mapping[str, Any], entry: str) -> Any:
+    language = row.get("language")
+    if language is not None and (not isinstance(language, str) or language.lower() not in _PYTHON):
+        raise ValueError(f"the row wants candidates in {language!r:.100}, and candidates here are Python")
+    return row["test_cases"] if isinstance(row["test_cases"], str) else _from_list(_list(row, "test_cases"), entry)
+
+
+def _from_livecodebench(row: Mapping[str, Any], entry: str) -> RewardSpec:
+    cases: list[Any] = []
+    for column in ("public_test_cases", "private_test_cases"):
+        value = row.get(column)
+        if isinstance(value, str) and value.strip():
+            value = _parsed(value)
+        if isinstance(value, str) and value:
+            raise ValueError(f"{column} is text in text")
+        if value:
+            cases += _list({column: value}, column)
+    metadata = _object(row.get("metadata"), "the row's metadata")
+    return _from_list(cases, _name(metadata.get("func_name"), "the row") or entry)
+
+
+def _from_humaneval(row: Mapping[str, Any]) -> AssertReward:
+    prompt = row.get("prompt")
+    return AssertReward(
+        row["test"],
+        entry=row["entry_point"],
+        # A chat's list of messages is for the model; only a text is continued by the completion.
+        prompt=prompt if isinstance(prompt, str) else "",
+        reference=row.get("canonical_solution"),
+    )
+
+
+def _from_asserts(row: Mapping[str, Any], column: str) -> AssertReward:
+    tests = _texts(row, column)
+    if not tests:
+        raise ValueError(f"{column} is empty: every candidate would pass")
+    if row.get("challenge_test_list"):
+        tests += _texts(row, "challenge_test_list")
+    setup = row.get("test_setup_code") or ""
+    if not isinstance(setup, str):
+        raise ValueError(f"test_setup_code is text, not {setup!r:.100}")
+    imports = _texts(row, "test_imports") if row.get("test_imports") else []
+    return AssertReward("\n".join(tests), setup="\n".join([*imports, setup]).strip("\n"), reference=row.get("code"))
+
+
+def _texts(row: Mapping[str, Any], column: str) -> list[str]:
+    items = _list(row, column)
+    for number, item in enumerate(items):
+        if not isinstance(item, str):
+            raise ValueError(f"{column}[{number}] is text, not {item!r:.100}")
+    return items
+
+
+def _list(row: Mapping[str, Any], column: str) -> list[Any]:
+    value = row[column]
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"{column} is a list, not {value!r:.100}")
+    return list(value)
+
+
+def _object(value: Any, what: str) -> Mapping[str, Any]:
+    if isinstance(value, str):
+        value = _parsed(value) if value.strip() else None
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{what} is an object, not {value!r:.100}")
+    return value
+
+
+def _name(value: Any, where: str) -> str | None:
+    if value is None or value == "":
+        return None
+    if not isinstance(value, str):
+        raise ValueError(f"{where}: a function's name is text, not {value!r:.100}")
+    return value
+
+
+def _entry_of(row: Mapping[str, Any], entry: str) -> str:
+    return _name(row.get("entry"), "the row") or entry

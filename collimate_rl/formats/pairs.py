@@ -1,0 +1,93 @@
+"""Pairs of input and output, as data sets write them, turned into the two specs that judge pairs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from collimate_rl.specs import StdioReward, UnitTestReward
+
+FLOAT_TOLERANCE: Final = 1e-6
+"""What contest checkers allow: absolute up to 1, relative above. 0.333333 and 0.3333333333 are the same answer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """One test of a row, as the row has it; `where` names it in messages."""
+
+    given: Any
+    wanted: Any
+    where: str
+
+
+def stdio_spec(pairs: Sequence[Pair]) -> StdioReward:
+    """Standard input and output; an item is text, or a list of lines."""
+    _check_any(pairs)
+    cases = [
+        {
+            "stdin": _text(pair.given, f"{pair.where}: the input"),
+            "stdout": _text(pair.wanted, f"{pair.where}: the output"),
+        }
+        for pair in pairs
+    ]
+    return StdioReward(cases, compare="lines", tolerance=FLOAT_TOLERANCE)
+
+
+def call_spec(pairs: Sequence[Pair], name: str, *, may_be_wrapped: bool = False) -> UnitTestReward:
+    """Calls of the function `name`, or of that method of `class Solution`.
+
+    An input is text with one JSON value per argument and line (the output is JSON text then), or a list of arguments
+    (the output is a value then); anything else is one argument. With `may_be_wrapped`, outputs that are all lists of
+    one item are that item: APPS and its kin wrap them.
+    """
+    _check_any(pairs)
+    arguments = [_arguments(pair) for pair in pairs]
+    expected = [_expected(pair) for pair in pairs]
+    if may_be_wrapped and all(isinstance(value, list) and len(value) == 1 for value in expected):
+        expected = [value[0] for value in expected]
+    tests = [{"input": given, "expected": wanted} for given, wanted in zip(arguments, expected, strict=True)]
+    has_float = any(_has_float(value) for value in expected)
+    return UnitTestReward(tests, entry=name, compare="json", tolerance=FLOAT_TOLERANCE if has_float else None)
+
+
+def _check_any(pairs: Sequence[Pair]) -> None:
+    if not pairs:
+        raise ValueError("the ground truth has no test cases: every candidate would score alike")
+
+
+def _text(item: Any, what: str) -> str:
+    if isinstance(item, str):
+        return item
+    if isinstance(item, list) and all(isinstance(line, str) for line in item):
+        return "\n".join(item)
+    raise ValueError(f"{what} is neither text nor a list of lines: {item!r:.100}")
+
+
+def _arguments(pair: Pair) -> list[Any]:
+    if isinstance(pair.given, str):
+        lines = [line for line in pair.given.split("\n") if line.strip()]
+        return [_json(line, f"{pair.where}: an argument") for line in lines]
+    return list(pair.given) if isinstance(pair.given, list) else [pair.given]
+
+
+def _expected(pair: Pair) -> Any:
+    if isinstance(pair.given, str) and isinstance(pair.wanted, str):
+        return _json(pair.wanted, f"{pair.where}: the output")
+    return pair.wanted
+
+
+def _json(text: str, what: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as exc:
+        raise ValueError(f"{what} is no JSON ({exc}): {text!r:.100}") from exc
+
+
+def _has_float(value: Any) -> bool:
+    if isinstance(value, list):
+        return any(_has_float(item) for item in value)
+    if isinstance(value, dict):
+        return any(_has_float(item) for item in value.values())
+    return isinstance(value, float)
