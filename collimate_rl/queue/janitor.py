@@ -54,14 +54,16 @@ class QueueJanitor:
         due = self._due()
         with translate_errors("read the list of bells"):
             listed = listed_batches(self.queue.client, self.queue.queue) if due else set()
-        bumped = self.queue.bump(k for k in due if k in listed)
+        waiting = [k for k in due if k in listed]
+        over = self._over(waiting)
+        bumped = self.queue.bump(k for k in waiting if k not in over)
         done: Counter[Mended] = Counter()
         broken = 0
         for k in due:
-            if k in listed:
+            if k in listed and k not in over:
                 continue
             try:
-                done[self.queue.mend(k)] += 1
+                done[self.queue.mend(k, listed=k in listed)] += 1
             except QueueError as exc:
                 if exc.__class__ is not QueueError:  # an outage ends the pass
                     raise
@@ -77,6 +79,23 @@ class QueueJanitor:
             now_ms = seconds * 1000 + micros // 1000
             found = self.queue.client.zrangebyscore(keys.pending(self.queue.queue), "-inf", now_ms, 0, MAX_DUE)
         return [text(raw) for raw in found]
+
+    def _over(self, ks: list[str]) -> set[str]:
+        """Those that are to be answered although their bell waits: past the deadline, or cancelled."""
+        if not ks:
+            return set()
+        with translate_errors("read deadlines"), self.queue.client.pipeline(transaction=False) as pipe:
+            for k in ks:
+                pipe.hmget(keys.BatchKeys(k).state, "deadline_at", "cancel")
+            pipe.time()
+            *states, (seconds, micros) = pipe.execute(raise_on_error=False)
+        now_ms = seconds * 1000 + micros // 1000
+        over = set()
+        for k, state in zip(ks, states, strict=True):
+            # A key that holds something else is left to `mend`, which says so.
+            if isinstance(state, Exception) or text(state[1]) == "1" or int(state[0] or 0) < now_ms:
+                over.add(k)
+        return over
 
     def resign(self) -> None:
         """Gives the lease back, so that another janitor leads at once."""

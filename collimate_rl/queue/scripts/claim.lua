@@ -8,7 +8,7 @@
 --   {OK, fence, lease ms, deadline in ms (may be negative), queued ms, cautious 0/1, losses, errors, passes,
 --    payload, verdicts {index, blob, …}, ledger {index, blob, …}, blame {per candidate; empty unless cautious}}
 --   {BUSY, ms}  somebody else's lease lives (or has expired while the queue's clock isn't settled)
---   {DONE}      answered; perhaps just now, because it was cancelled, past its deadline, or too poisonous to go on
+--   {DONE}      answered; perhaps just now, because it was cancelled, past its deadline, or its lost owner left nothing that may run
 --   {GONE}      nothing is known of it
 -- Sent again by the same live owner it gives the same answer, and changes nothing.
 -- Writes state, owned, pending; expiries of the batch's keys; after an answer see answer.lua.

@@ -7,7 +7,7 @@
 -- Replies {word}:
 --   FORGOT     nothing is known of it, or it is answered: no longer pending
 --   LIVE       owned, with a living lease: next check when that ends
---   ANSWERED   overdue, cancelled, or too poisonous to go on
+--   ANSWERED   overdue, cancelled, or its lost owner left nothing that may run
 --   SETTLING   the lease has expired, but living owners may not have had time to renew: look again
 --   RELEASED   its owner is lost: counted, rung at the front
 --   WAITING    a ring is set for later

@@ -201,10 +201,11 @@ end
 -- loss(S): its owner is gone. Counts only when the worker's alive key is gone too: a worker that is merely slow is
 -- no evidence against a candidate. The first loss blames every unjudged candidate and makes the batch cautious; later
 -- ones blame what was marked as started (every unjudged one if nothing was). Returns true when no candidate is left
--- that may still run.
+-- that may still run: all are judged, or quarantined.
 local function loss(S)
+  if redis.call('HLEN', S.p.verdicts) == S.n then return true end
   if S.worker ~= '' and redis.call('EXISTS', 'col:alive:' .. S.worker) == 1 then return false end
-  redis.call('HINCRBY', S.p.state, 'losses', 1)
+  S.losses = redis.call('HINCRBY', S.p.state, 'losses', 1)
   local judged, marked, any = {}, {}, false
   for _, i in ipairs(redis.call('HKEYS', S.p.verdicts)) do judged[i] = true end
   if S.cautious == 1 then
