@@ -1,0 +1,157 @@
+"""The judge's program: plans a test, or judges what candidates' calls gave. No candidate's code is ever in here.
+
+The job (`JOB`, JSON): `mark`, random text that frames what is reported; `row`, the test's code and pins (`Script`);
+`plans`, each `{"ops", "steps", "texts"}`; `units`, each `{"id", "plan": index, "frames"}`, or without `frames` to plan;
+`cpu_s` and `wall_s` for one unit; `total_s`, after which no further unit is begun. A frame is `[kind, line, printed]`
+as the runner reported it.
+
+Each unit runs in a forked child of its own, so that one candidate's values can't touch what its siblings get. A child
+reports over a pipe; a child that ends without a whole report has told nothing. What leaves is a line per unit: `mark`,
+then JSON `{"id", "end": "told" | "timeout" | "died" | "late", "report"}`; or one line `{"fault": text}`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import select
+import signal
+import sys
+import time
+from typing import Any, Dict, List, NoReturn, Optional, Tuple
+
+from collimate_rl.guest.codec import BadTree, dumps, loads
+from collimate_rl.guest.recorder import Plan
+from collimate_rl.guest.scene import Fault, Run, Script
+
+JUDGE_JOB = "collimate-judge.json"
+_MEMORY = 384 << 20
+_MAX_REPORT = 32 << 20
+_ANSWERS = ("v", "x")
+
+
+def conduct(job: Dict[str, Any]) -> None:
+    """Runs every unit of a job, and writes what each came to on standard output."""
+    begun = time.monotonic()
+    mark = job["mark"]
+    try:
+        script = Script(job["row"])
+    except Fault as fault:
+        _say(mark, {"fault": str(fault)})
+        return
+    plans = [(Plan(plan["ops"], plan["steps"]), plan["texts"]) for plan in job["plans"]]
+    for unit in job["units"]:
+        end, report = "late", None
+        if time.monotonic() - begun < job["total_s"]:
+            plan, texts = plans[unit["plan"]] if unit["plan"] is not None else (Plan([], []), [])
+            end, report = _in_child(Run(script, plan, _frames(unit["frames"]), texts), job["cpu_s"], job["wall_s"])
+        _say(mark, {"id": unit["id"], "end": end, "report": report})
+
+
+def _frames(given: Optional[List[Any]]) -> Optional[List[Any]]:
+    """Frames as the session reads them: (body, printed), None where there is no good one."""
+    if given is None:
+        return None
+    frames: List[Any] = []
+    for frame in given:
+        good = frame is not None and frame[0] in _ANSWERS
+        try:
+            frames.append((loads(frame[1]), frame[2]) if good else None)
+        except BadTree:
+            frames.append(None)
+    return frames
+
+
+def _in_child(run: Run, cpu_s: int, wall_s: float) -> Tuple[str, Any]:
+    """How the run's process ended, and its report."""
+    ours, theirs = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(ours)
+        _child(run, theirs, cpu_s)
+    os.close(theirs)
+    data = b""
+    deadline = time.monotonic() + wall_s
+    late = False
+    while True:
+        left = deadline - time.monotonic()
+        if left <= 0 or len(data) > _MAX_REPORT:
+            late = True
+            break
+        if select.select([ours], [], [], left)[0]:
+            piece = os.read(ours, 1 << 20)
+            if not piece:
+                break
+            data += piece
+    os.close(ours)
+    for kill in (os.killpg, os.kill):
+        try:
+            kill(pid, signal.SIGKILL)
+        except OSError:
+            pass  # it has ended, or never became the leader of a group
+    _, _, usage = os.wait4(pid, 0)
+    if data.endswith(b"\n"):
+        return "told", json.loads(data)
+    spent = usage.ru_utime + usage.ru_stime
+    return ("timeout" if late or spent >= cpu_s else "died"), None
+
+
+def _child(run: Run, pipe: int, cpu_s: int) -> NoReturn:
+    """The run's own process. It ends by itself only after its report is out."""
+
+    def finish(report: Dict[str, Any]) -> NoReturn:
+        signal.signal(signal.SIGXCPU, signal.SIG_IGN)
+        data = memoryview((dumps(report) + "\n").encode())
+        while data:
+            data = data[os.write(pipe, data) :]
+        os._exit(0)
+
+    def out_of_time(*_: Any) -> None:
+        if run.planning:
+            run.session.flags.add("plan_cut")
+            finish(run.report())
+        os._exit(1)
+
+    try:
+        os.setsid()
+        null = os.open(os.devnull, os.O_RDWR)
+        for fd in (0, 1, 2):
+            os.dup2(null, fd)
+        signal.signal(signal.SIGXCPU, out_of_time)
+        _limit(cpu_s)
+        run.finish = finish
+        run.perform()
+    finally:
+        os._exit(1)
+
+
+def _limit(cpu_s: int) -> None:
+    try:
+        with open("/proc/self/oom_score_adj", "w") as file:
+            file.write("1000")
+        with open("/proc/self/statm") as file:
+            size = int(file.read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (size + _MEMORY, size + _MEMORY))
+    except OSError:
+        pass  # no such /proc here: the sandbox's own memory limit stands
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 1))
+    sys.setrecursionlimit(5000)
+    getattr(sys, "set_int_max_str_digits", int)(0)
+
+
+def _say(mark: str, told: Dict[str, Any]) -> None:
+    data = memoryview(("\n%s %s\n" % (mark, dumps(told))).encode())
+    while data:
+        data = data[os.write(1, data) :]
+
+
+def judge_main() -> None:
+    with open(JUDGE_JOB) as file:
+        job = json.load(file)
+    os.unlink(JUDGE_JOB)
+    conduct(job)
+
+
+if __name__ == "__main__":
+    judge_main()

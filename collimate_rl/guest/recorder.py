@@ -1,0 +1,262 @@
+"""The calls that a test makes of the candidate: recorded while planning, answered from the candidate's frames after.
+
+A session runs one test once, step by step (a step is one run of a statement on the test's outer level). Inside a step,
+each call must equal the plan's next op. One that doesn't leaves the plan: from there to the step's end, calls are
+answered by placeholders and recorded, so that one round finds as much of the longer plan as it can. What a session
+concludes counts only while no call has left the plan and no planned op of a finished step was left out.
+"""
+
+from __future__ import annotations
+
+import collections
+import datetime
+import sys
+import types
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple
+
+from collimate_rl.guest.codec import BadTree, Decoder, Encoder, Tree, Unencodable, dumps
+from collimate_rl.guest.placeholder import Placeholder, index_of
+from collimate_rl.guest.plain import nearest_builtin
+
+_MAX_ARGUMENTS = 4 << 20
+_DATETIME = datetime.datetime
+
+
+class Plan:
+    """Ops in order; `steps[i]` is the step in which op i is called."""
+
+    def __init__(self, ops: List[Tree], steps: List[int]) -> None:
+        self.ops = ops
+        self.steps = steps
+        self.texts = [dumps(op) for op in ops]
+
+
+class Session:
+    """One run of a test. Without `frames` it plans: no call is answered.
+
+    `frames[i]` is what the candidate's op i gave, None when it has no good frame. `on_dead(i)` is called when the test
+    wants the answer of such an op, `on_full()` when the growing plan has reached `cap`; neither returns. `exceptions`
+    are the test's and the prompt's own exception classes, by name.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        frames: Optional[List[Any]],
+        cap: int,
+        on_dead: Callable[[int], Any],
+        on_full: Callable[[], Any],
+    ) -> None:
+        self.plan = plan
+        self.frames = frames
+        self.cap = cap
+        self.on_dead = on_dead
+        self.on_full = on_full
+        self.exceptions: Dict[str, type] = {}
+        self.stdout = sys.stdout
+        self.off = frames is None
+        self.calls = 0
+        self.notes: List[str] = []
+        self.faults: List[str] = []
+        self.flags: Set[str] = set()
+        self.grown = Plan([], [])
+        self._lost = frames is None
+        self._hole = False
+        self._step = 0
+        self._position = 0
+        self._results: Dict[int, Any] = {}
+        self._renumbered: Dict[int, int] = {}
+        self._iterators: Dict[int, int] = {}
+        self._derived = False
+
+    def step(self) -> None:
+        """A statement on the outer level begins."""
+        self._step += 1
+        self._hole = False
+        if self.frames is None:
+            return
+        self._lost = False
+        steps = self.plan.steps
+        while self._position < len(steps) and steps[self._position] < self._step:
+            self._position += 1
+            self.off = True
+
+    def call(self, name: str, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
+        """The candidate's function `name` is called by the test."""
+        self.calls += 1
+        encoder = Encoder(self._node, _MAX_ARGUMENTS)
+        op = self._op(encoder, name, args, kwargs)
+        if not self._lost:
+            i = self._position
+            if op is not None and self._planned(i, op):
+                self._position += 1
+                self._renumbered[i] = len(self.grown.ops)
+                self._grow(op)
+                return self._answer(i, encoder)
+            self._lost = self.off = True
+        if op is None:
+            self._hole = True
+        if self._hole:
+            return Placeholder(self.notes)
+        self._grow(op)
+        return Placeholder(self.notes, len(self.grown.ops) - 1)
+
+    def _grow(self, op: Tree) -> None:
+        if len(self.grown.ops) >= self.cap:
+            self.on_full()
+        self.grown.ops.append(op)
+        self.grown.steps.append(self._step)
+
+    def _op(self, encoder: Encoder, name: str, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Tree:
+        """The call as data, in the growing plan's numbers; None when it depends on what isn't known yet."""
+        self._derived = False
+        try:
+            op = {"f": ["n", name], "a": encoder.encode(tuple(self._unread(value) for value in args))}
+            if kwargs:
+                op["k"] = encoder.encode({key: self._unread(value) for key, value in kwargs.items()})
+        except Unencodable as fault:
+            if not self._derived:
+                self.faults.append("passes %s" % fault.reason)
+            return None
+        return op
+
+    def _node(self, value: Any) -> Tree:
+        """The encoder's question: a placeholder or an iterator of op k, and what the pins hide from the codec."""
+        if type(value) is Placeholder:
+            index = index_of(value)
+            if index is None:
+                self._derived = True
+                raise Unencodable("a value that isn't known yet")
+            return ["p", index]
+        if type(value) is _Unread:
+            return ["p", value.index]
+        if type(value) is _DATETIME:
+            return ["d", "datetime", value.isoformat()]
+        return None
+
+    def _unread(self, value: Any) -> Any:
+        """An iterator that op k gave and that nobody has begun to read: encoding would drain it."""
+        k = self._iterators.get(id(value))
+        if k is None or self._results[k] is not value or not _unstarted(value):
+            return value
+        return _Unread(self._renumbered[k])
+
+    def _planned(self, i: int, op: Tree) -> bool:
+        """Whether the call is the plan's next op, with "the result of op k" read as what op k gave."""
+        if i >= len(self.plan.ops) or self.plan.steps[i] != self._step:
+            return False
+        text = self.plan.texts[i]
+        if '["p",' not in text:
+            return text == dumps(op)
+        planned = self.plan.ops[i]
+        decoder = Decoder(self._result)
+        encoder = Encoder(self._node, _MAX_ARGUMENTS)
+        try:
+            args = decoder.decode(planned["a"])
+            kwargs = decoder.decode(planned["k"]) if "k" in planned else {}
+            return dumps(self._op(encoder, planned["f"][1], args, kwargs)) == dumps(op)
+        except BadTree:
+            return False
+
+    def _result(self, node: Tree) -> Any:
+        """The decoder's question while a planned op is read."""
+        if node[0] != "p" or node[1] not in self._results:
+            raise BadTree("no result yet")
+        return self._results[node[1]]
+
+    def _answer(self, i: int, encoder: Encoder) -> Any:
+        """What the candidate's op i gave: its changes to the arguments, then its value or its exception."""
+        assert self.frames is not None
+        frame = self.frames[i] if i < len(self.frames) else None
+        if frame is None:
+            return self._dead(i)
+        body, printed = frame
+        decoder = Decoder(None, True, encoder.objects, encoder.sizes)
+        try:
+            changes = [_change(encoder.objects, k, decoder.body(tree)) for k, tree in body.get("u", ())]
+            value = self._exception(decoder, body["x"]) if "x" in body else decoder.decode(body["v"])
+        except (BadTree, KeyError, TypeError, ValueError, AttributeError):
+            self.flags.add("bad_frame")
+            return self._dead(i)
+        for mine, content in changes:
+            _replace(mine, content)
+        if _holds_nan(body):
+            self.flags.add("nan")
+        if printed and sys.stdout is not self.stdout:
+            sys.stdout.write(printed)
+        if "x" in body:
+            raise value
+        self._results[i] = value
+        if type(value) is types.GeneratorType:
+            self._iterators[id(value)] = i
+        return value
+
+    def _dead(self, i: int) -> Any:
+        """The test wants an answer that there isn't. A run that has left the plan may go on: it concludes nothing."""
+        if not self.off:
+            self.on_dead(i)
+        return Placeholder(self.notes)
+
+    def _exception(self, decoder: Decoder, tree: Tree) -> BaseException:
+        """The exception to raise: of the test's own class of that name where it has one, else the nearest builtin."""
+        raised: Any = decoder.decode(tree)
+        if not isinstance(raised, BaseException):
+            raise BadTree("no exception")
+        names = tree[1]
+        for name in names:
+            known = self.exceptions.get(name[1:]) if name[:1] == "*" else None
+            if known is not None:
+                try:
+                    raised = known(*raised.args)
+                except Exception:
+                    raised = known.__new__(known)  # type: ignore[call-overload]
+                break
+            if nearest_builtin([name]) is not None:
+                break
+        if isinstance(raised, (StopIteration, StopAsyncIteration, GeneratorExit)):
+            self.flags.add("ends_iteration")
+        return raised  # type: ignore[no-any-return]
+
+
+class _Unread:
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+
+def _change(objects: List[Any], k: Any, content: Any) -> Tuple[Any, Any]:
+    if type(k) is not int or not 0 <= k < len(objects) or not isinstance(objects[k], _container_kind(content)):
+        raise BadTree("no argument of that number and kind")
+    return objects[k], content
+
+
+def _container_kind(content: Any) -> Any:
+    return next(kind for kind in (list, dict, set, bytearray, collections.deque) if isinstance(content, kind))
+
+
+def _replace(mine: Any, content: Any) -> None:
+    """Gives an argument, one of the test's own containers, the content that the candidate left in its copy."""
+    if isinstance(mine, (list, bytearray)):
+        mine[:] = content
+    else:
+        mine.clear()
+        (mine.extend if isinstance(mine, collections.deque) else mine.update)(content)
+
+
+def _unstarted(generator: Any) -> bool:
+    if generator.gi_frame is None:
+        return False
+    suspended = getattr(generator, "gi_suspended", None)
+    return generator.gi_frame.f_lasti < 0 if suspended is None else not suspended
+
+
+def _holds_nan(tree: Tree) -> bool:
+    rest = [tree]
+    while rest:
+        node = rest.pop()
+        if type(node) is dict:
+            rest.extend(node.values())
+        elif type(node) is list:
+            if node and node[0] in ("f", "c", "D") and "nan" in "".join(str(part) for part in node[1:]).lower():
+                return True
+            rest.extend(part for part in node if type(part) is list)
+    return False

@@ -1,0 +1,227 @@
+"""One run of a test: its code, made ready once; its namespace, with recorders for the names that the candidate defines.
+
+A run ends in a report, data that says outright what happened: `returned` when the test ran to its end, `off` when a
+call left the plan (with the longer `plan`), `dead` when it wanted the answer of an op that has none. Nothing about a
+run is told by how its process ends.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import importlib
+import sys
+from typing import Any, Callable, Dict, List, Optional
+
+from collimate_rl.guest.pins import pin
+from collimate_rl.guest.placeholder import Placeholder
+from collimate_rl.guest.planner import instrument, read_names, reads_check, wanted_names
+from collimate_rl.guest.prompt import read_prompt
+from collimate_rl.guest.recorder import Plan, Session
+
+_RUNS_TEXT = ("eval", "exec", "compile")
+
+
+class Fault(Exception):
+    """The row is at fault, whoever the candidate is."""
+
+
+class Script:
+    """A row's code, read and compiled once for all runs."""
+
+    def __init__(self, row: Dict[str, Any]) -> None:
+        self.entry: Optional[str] = row["entry"]
+        self.seed: int = row["seed"]
+        self.clock: float = row["clock"]
+        self.cap: int = row["cap"]
+        prompt = read_prompt(row["prompt"], self.entry)
+        stubs, defined = prompt.stubs, set(prompt.defined)
+        self.codes: List[Any] = [compile(prompt.source, "<prompt>", "exec", 0, True)]
+        names = []
+        self.cases = 0
+        for piece, source in (("setup", row["setup"]), ("test", row["test"])):
+            try:
+                names.append(read_names(source, "<%s>" % piece))
+                tree = ast.parse(source, "<%s>" % piece)
+                self.check, self.check_takes = reads_check(tree)
+                self.cases = instrument(tree, row["per_assert"], self.cases)
+                self.codes.append(compile(tree, "<%s>" % piece, "exec", 0, True))
+            except (SyntaxError, ValueError, RecursionError) as fault:
+                raise Fault("the %s is no Python here: %s" % (piece, fault)) from None
+            for module in names[-1].stars:
+                defined |= set(dir(self._load(module)))
+        if "numpy" in row["test"] + row["setup"] + prompt.source:
+            self._load("numpy")
+        self.wanted, self.stand_ins = wanted_names(names, stubs, defined, self.entry, set(row["reference_names"]))
+        candidate = "candidate" in self.wanted and self.entry is not None and self.entry != "candidate"
+        self.alias = "candidate" if candidate else None
+
+    def _load(self, module: str) -> Any:
+        """Imports a module that the test is about to import, so that it can be pinned and its names be known."""
+        try:
+            return importlib.import_module(module)
+        except ImportError:
+            return None  # the test says so itself when it gets there
+
+
+class Run:
+    """One run of the script: against nobody (`frames` None), or against what a candidate's ops gave."""
+
+    def __init__(self, script: Script, plan: Plan, frames: Optional[List[Any]], texts: List[str]) -> None:
+        self.script = script
+        self.planning = frames is None
+        self.texts = set(texts)
+        self.session = Session(plan, frames, script.cap, self.on_dead, self.on_full)
+        self.finish: Callable[[Dict[str, Any]], Any] = _unset
+        self.returned = False
+        self.dead: Optional[int] = None
+        self.failure: Optional[List[Any]] = None
+        self.prints = False
+        self.passed: Dict[int, bool] = {}
+        self.lost: Dict[int, int] = {}
+        self.case: Optional[int] = None
+
+    def perform(self) -> None:
+        """Runs the test and gives the report to `finish`; the process is of no more use after it."""
+        pin(self.script.seed, self.script.clock)
+        space = self.namespace()
+        try:
+            for code in self.script.codes:
+                exec(code, space)
+                if code is self.script.codes[0]:
+                    self.bind(space)
+            if self.script.check:
+                self.step()
+                entry = self.script.entry if self.script.check_takes else None
+                arguments = [space[entry]] if entry else []
+                space["check"](*arguments)
+            self.returned = True
+        except BaseException as error:
+            self.failure = _where(error, self.planning)
+        self.finish(self.report())
+
+    def report(self) -> Dict[str, Any]:
+        session = self.session
+        return {
+            "returned": self.returned,
+            "off": session.off,
+            "dead": self.dead,
+            "failure": self.failure,
+            "calls": session.calls,
+            "cases": self.script.cases,
+            "passed": sorted(k for k, good in self.passed.items() if good),
+            "lost": sorted(self.lost.items()),
+            "flags": sorted(session.flags),
+            "faults": session.faults[:3],
+            "notes": session.notes[:3],
+            "prints": self.prints,
+            "names": sorted(self.script.wanted),
+            "texts": sorted(self.texts),
+            "plan": {"ops": session.grown.ops, "steps": session.grown.steps} if session.off else None,
+        }
+
+    def namespace(self) -> Dict[str, Any]:
+        space: Dict[str, Any] = {"__name__": "__judge__", "__builtins__": builtins}
+        space["_collimate_step"] = self.step
+        space["_collimate_exploring"] = self.exploring
+        space["_collimate_case"] = self.case_opens
+        space["_collimate_passed"] = self.case_passed
+        space["_collimate_failed"] = self.case_failed
+        for name in _RUNS_TEXT:
+            space[name] = self.guarded(getattr(builtins, name))
+        return space
+
+    def bind(self, space: Dict[str, Any]) -> None:
+        """Puts recorders and stand-ins where the prompt's code has run, and learns its exception classes."""
+        for name in self.script.stand_ins:
+            space[name] = type(name, (Exception,), {})
+        for name in self.script.wanted:
+            space[name] = self.recorder(name)
+        if self.script.alias and self.script.entry:
+            space[self.script.alias] = space[self.script.entry]
+        for name, value in space.items():
+            if isinstance(value, type) and issubclass(value, BaseException):
+                self.session.exceptions[name] = value
+
+    def recorder(self, name: str) -> Callable[..., Any]:
+        def recorder(*args: Any, **kwargs: Any) -> Any:
+            self.prints = self.prints or sys.stdout is not self.session.stdout
+            return self.session.call(name, args, kwargs)
+
+        recorder.__name__ = recorder.__qualname__ = name
+        return recorder
+
+    def guarded(self, real: Any) -> Any:
+        """eval, exec or compile, for texts that the test has without any candidate: a candidate's own text would run
+        beside the answers."""
+
+        def run_text(source: Any, *spaces: Any, **options: Any) -> Any:
+            if isinstance(source, Placeholder):
+                self.session.faults.append("runs a result as code")
+                return Placeholder(self.session.notes)
+            if isinstance(source, (str, bytes)):
+                text = repr(source)
+                if self.planning:
+                    self.texts.add(text)
+                elif text not in self.texts:
+                    self.session.faults.append("runs text as code that depends on a result")
+                    self.finish(self.report())
+            if real is compile:
+                return real(source, *spaces, **options)
+            frame = sys._getframe(1)
+            return real(source, *(spaces or (frame.f_globals, frame.f_locals)), **options)
+
+        return run_text
+
+    # what the instrumented code calls
+
+    def step(self) -> None:
+        self.session.step()
+
+    def exploring(self) -> bool:
+        return self.session.off
+
+    def case_opens(self, k: int) -> None:
+        self.step()
+        self.case = k
+
+    def case_passed(self, k: int) -> None:
+        self.case = None
+        self.passed[k] = self.passed.get(k, True) and k not in self.lost
+
+    def case_failed(self, k: int) -> None:
+        self.case = None
+        self.passed[k] = False
+
+    # what the session calls
+
+    def on_dead(self, i: int) -> None:
+        case = self.case
+        if case is None:
+            self.dead = i
+            self.finish(self.report())
+        else:
+            self.lost[case] = i
+            raise Lost
+
+    def on_full(self) -> None:
+        self.session.flags.add("plan_full")
+        self.finish(self.report())
+
+
+class Lost(BaseException):
+    """A case's call has no answer. Not an Exception: tests catch those."""
+
+
+def _unset(report: Dict[str, Any]) -> None:
+    raise RuntimeError("a run needs somebody to report to")
+
+
+def _where(error: BaseException, whole: bool) -> List[Any]:
+    """The failure's class name, its line in the test (0: elsewhere), and, where no candidate has a part in it, text."""
+    line, trace = 0, error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == "<test>":
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return [type(error).__name__, line, str(error)[:300] if whole else ""]
