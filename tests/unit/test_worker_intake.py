@@ -1,0 +1,166 @@
+"""When a worker process takes jobs: only once the daemon was seen to take work, and not while it is away."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from collimate_rl.errors import AmbiguousError, CollimateDrainingError, CollimateError, UnreachableError
+from worker.backend import NOT_A_TEMPLATE, Backend, BackendState
+from worker.intake import TRY_ANYWAY_S, Intake
+
+DOWN = BackendState(up=False, reason="refused")
+UP = BackendState(up=True, isolation="namespaces")
+
+
+class Daemon:
+    """States as they will be found, the last one again and again."""
+
+    def __init__(self, *states: BackendState) -> None:
+        self.states = list(states)
+        self.looks = 0
+
+    def __call__(self) -> BackendState:
+        self.looks += 1
+        return self.states.pop(0) if len(self.states) > 1 else self.states[0]
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def intake(daemon: Daemon, clock: Clock, *, allow_unisolated: bool = False) -> Intake:
+    return Intake(daemon, allow_unisolated=allow_unisolated, clock=clock, uniform=lambda _low, high: high)
+
+
+def test_closed_until_a_look_finds_the_daemon_up() -> None:
+    clock, daemon = Clock(), Daemon(DOWN, DOWN, UP)
+    gate = intake(daemon, clock)
+    assert not gate.may_take()
+    assert not gate.may_take()
+    assert daemon.looks == 1
+    clock.now += 600.0
+    assert not gate.may_take()
+    clock.now += 6.0
+    assert gate.may_take()
+    assert gate.may_take()
+    assert daemon.looks == 3
+
+
+def test_an_unreachable_daemon_closes_it_for_a_while_only() -> None:
+    clock, daemon = Clock(), Daemon(UP, DOWN)
+    gate = intake(daemon, clock)
+    assert gate.may_take()
+    gate.failed(UnreachableError("refused"))
+    assert not gate.may_take()
+    clock.now += TRY_ANYWAY_S
+    assert gate.may_take()
+
+
+def test_a_draining_daemon_closes_it_until_a_probe_works() -> None:
+    clock, daemon = Clock(), Daemon(UP, DOWN, DOWN, UP)
+    gate = intake(daemon, clock)
+    assert gate.may_take()
+    gate.failed(CollimateDrainingError("going"))
+    for _ in range(2):
+        assert not gate.may_take()
+        clock.now += 6.0
+    assert gate.may_take()
+
+
+@pytest.mark.parametrize("error", [AmbiguousError("reset"), CollimateError("full", 503, "at_capacity")])
+def test_other_errors_leave_it_open(error: CollimateError) -> None:
+    gate = intake(Daemon(UP), Clock())
+    assert gate.may_take()
+    gate.failed(error)
+    assert gate.may_take()
+
+
+def test_an_unisolated_daemon_is_refused_unless_allowed() -> None:
+    bare = BackendState(up=True, isolation="none")
+    gate = intake(Daemon(bare), Clock())
+    assert not gate.may_take()
+    assert "--allow-unisolated" in str(gate.refused)
+    assert intake(Daemon(bare), Clock(), allow_unisolated=True).may_take()
+
+
+class Client:
+    """A daemon's answers: `health` and `created` are dicts or errors."""
+
+    def __init__(self, health: Any, created: Any = None) -> None:
+        self.answers = {"health": health, "created": created}
+        self.templates: list[str] = []
+        self.deleted: list[str] = []
+
+    def _answer(self, name: str) -> Any:
+        if isinstance(self.answers[name], Exception):
+            raise self.answers[name]
+        return self.answers[name]
+
+    def health(self) -> dict[str, Any]:
+        return self._answer("health")  # type: ignore[no-any-return]
+
+    def create_session(self, template_id: str, *, egress: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        self.templates.append(template_id)
+        return self._answer("created")  # type: ignore[no-any-return]
+
+    def delete_session(self, session_id: str) -> dict[str, Any]:
+        self.deleted.append(session_id)
+        return {"deleted": True, "session_id": session_id}
+
+    def get_session(self, session_id: str) -> dict[str, Any]:
+        raise AssertionError
+
+    def list_sessions(self) -> list[dict[str, Any]]:
+        raise AssertionError
+
+    def session_exec(self, session_id: str, **_: Any) -> dict[str, Any]:
+        raise AssertionError
+
+    def exec_once(self, template_id: str, **_: Any) -> dict[str, Any]:
+        raise AssertionError
+
+
+def state_of(health: Any, created: Any = None) -> tuple[BackendState, Client]:
+    client = Client(health, created)
+    return Backend("", client=client).ready(), client
+
+
+def test_a_healthy_daemon_is_probed_by_a_fork_that_is_deleted() -> None:
+    health = {"status": "ok", "templates": ["py", "other"], "isolation": "namespaces", "version": "1"}
+    state, client = state_of(health, {"session_id": "s1"})
+    assert (state.up, state.templates, state.isolation) == (True, ("py", "other"), "namespaces")
+    assert (client.templates, client.deleted) == (["py"], ["s1"])
+
+
+def test_a_fork_that_fails_is_down_whatever_health_says() -> None:
+    error = CollimateDrainingError("going away")
+    state, _ = state_of({"status": "ok", "templates": ["py"]}, error)
+    assert (state.up, state.reason) == (False, "going away")
+
+
+@pytest.mark.parametrize(("status", "up"), [("ok", True), ("draining", False), (None, False)])
+def test_the_status_decides(status: str | None, up: bool) -> None:
+    assert state_of({"status": status, "templates": []})[0].up is up
+
+
+def test_a_session_socket_without_health_is_probed_blindly() -> None:
+    state, client = state_of(CollimateError("no such path", 404), CollimateError("unknown", 404, "no_template"))
+    assert (state.up, state.templates) == (True, None)
+    assert client.templates == [NOT_A_TEMPLATE]
+    assert not state_of(CollimateError("no such path", 404), UnreachableError("refused"))[0].up
+
+
+def test_a_daemon_that_is_not_there_is_down() -> None:
+    state, client = state_of(UnreachableError("refused"))
+    assert (state.up, client.templates) == (False, [])
+
+
+@pytest.mark.parametrize("templates", [None, "py", [1, 2]])
+def test_templates_that_are_no_list_of_names_stay_unknown(templates: Sequence[Any] | None) -> None:
+    assert state_of({"status": "ok", "templates": templates})[0].templates is None
