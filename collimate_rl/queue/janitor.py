@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from collimate_rl.errors import QueueError
-from collimate_rl.protocol import keys
+from collimate_rl.protocol import BatchStatus, keys
 from collimate_rl.queue._raw import text
 from collimate_rl.queue.batches import BatchQueue
 from collimate_rl.queue.clients import translate_errors
@@ -81,19 +81,23 @@ class QueueJanitor:
         return [text(raw) for raw in found]
 
     def _over(self, ks: list[str]) -> set[str]:
-        """Those that are to be answered although their bell waits: past the deadline, or cancelled."""
+        """Those that a waiting bell is not enough for: owned (and perhaps lost), cancelled, or past the deadline."""
         if not ks:
             return set()
         with translate_errors("read deadlines"), self.queue.client.pipeline(transaction=False) as pipe:
             for k in ks:
-                pipe.hmget(keys.BatchKeys(k).state, "deadline_at", "cancel")
+                pipe.hmget(keys.BatchKeys(k).state, "status", "cancel", "deadline_at")
             pipe.time()
             *states, (seconds, micros) = pipe.execute(raise_on_error=False)
         now_ms = seconds * 1000 + micros // 1000
         over = set()
         for k, state in zip(ks, states, strict=True):
             # A key that holds something else is left to `mend`, which says so.
-            if isinstance(state, Exception) or text(state[1]) == "1" or int(state[0] or 0) < now_ms:
+            if isinstance(state, Exception):
+                over.add(k)
+                continue
+            status, cancel, deadline_at = (None if raw is None else text(raw) for raw in state)
+            if status != BatchStatus.OPEN.value or cancel == "1" or int(deadline_at or 0) < now_ms:
                 over.add(k)
         return over
 
