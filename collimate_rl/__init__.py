@@ -1,1 +1,114 @@
-"""collimate-rl."""
+"""Grading for RL post-training: isolated sandboxes, and rewards that cannot be faked.
+
+Every name in `__all__` is public. They are imported when they are first used, so that a process that needs one part
+(a daemon, a worker, a guest's assembly) does not pay for the others.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collimate_rl.client import CollimateClient
+    from collimate_rl.errors import (
+        AmbiguousError,
+        CollimateDrainingError,
+        CollimateError,
+        CollimateTaskError,
+        MalformedAnswer,
+        TransferError,
+        UnreachableError,
+    )
+    from collimate_rl.local_backend import LocalCollimateBackend
+    from collimate_rl.rewards import (
+        AssertReward,
+        GradeResult,
+        PropertyReward,
+        RewardSpec,
+        StdioReward,
+        UnitTestReward,
+        extract_code,
+        grade,
+        grade_batch,
+        reward_spec_from_ground_truth,
+    )
+    from collimate_rl.sandbox import ExecResult, Sandbox, rollout_once
+    from collimate_rl.seeds import DET_SEED, fresh_seed, group_seeds, is_valid_seed, seed_from_key
+    from collimate_rl.transport import SessionClient, connect
+
+_HOMES: Final = {
+    "client": ("CollimateClient",),
+    "errors": (
+        "AmbiguousError",
+        "CollimateDrainingError",
+        "CollimateError",
+        "CollimateTaskError",
+        "MalformedAnswer",
+        "TransferError",
+        "UnreachableError",
+    ),
+    "local_backend": ("LocalCollimateBackend",),
+    "rewards": (
+        "AssertReward",
+        "GradeResult",
+        "PropertyReward",
+        "RewardSpec",
+        "StdioReward",
+        "UnitTestReward",
+        "extract_code",
+        "grade",
+        "grade_batch",
+        "reward_spec_from_ground_truth",
+    ),
+    "sandbox": ("ExecResult", "Sandbox", "rollout_once"),
+    "seeds": ("DET_SEED", "fresh_seed", "group_seeds", "is_valid_seed", "seed_from_key"),
+    "transport": ("SessionClient", "connect"),
+}
+
+__version__ = "0.9.0"
+__all__ = [
+    "DET_SEED",
+    "AmbiguousError",
+    "AssertReward",
+    "CollimateClient",
+    "CollimateDrainingError",
+    "CollimateError",
+    "CollimateTaskError",
+    "ExecResult",
+    "GradeResult",
+    "LocalCollimateBackend",
+    "MalformedAnswer",
+    "PropertyReward",
+    "RewardSpec",
+    "Sandbox",
+    "SessionClient",
+    "StdioReward",
+    "TransferError",
+    "UnitTestReward",
+    "UnreachableError",
+    "connect",
+    "extract_code",
+    "fresh_seed",
+    "grade",
+    "grade_batch",
+    "group_seeds",
+    "is_valid_seed",
+    "reward_spec_from_ground_truth",
+    "rollout_once",
+    "seed_from_key",
+]
+
+_HOME_OF: Final = {name: f"{__name__}.{module}" for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_HOME_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
