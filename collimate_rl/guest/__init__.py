@@ -1,1 +1,58 @@
-"""TODO"""
+"""What runs inside a sandbox: small programs for Python 3.8 or newer with the standard library alone.
+
+The modules here import on the host too, where they are checked and tested; `programs()` gives the texts that travel.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Dict, Mapping, Sequence
+
+from collimate_rl.guest.assemble import assemble
+
+MODULES: Dict[str, Sequence[str]] = {
+    "runner": ("plain", "encoder", "builder", "candidate", "nursery", "holder", "runner"),
+}
+"""Per program the guest modules that make it, in order."""
+
+PRELOAD = (
+    "array",
+    "atexit",
+    "bisect",
+    "collections",
+    "copy",
+    "ctypes",
+    "dataclasses",
+    "datetime",
+    "decimal",
+    "fcntl",
+    "fractions",
+    "functools",
+    "heapq",
+    "io",
+    "itertools",
+    "json",
+    "linecache",
+    "math",
+    "operator",
+    "os",
+    "random",
+    "re",
+    "resource",
+    "select",
+    "signal",
+    "socket",
+    "string",
+    "threading",
+    "time",
+    "types",
+    "typing",
+)
+"""Modules that the programs import, and that candidates import most: a warm interpreter has them before it forks."""
+
+
+@lru_cache(maxsize=None)
+def programs() -> Mapping[str, str]:
+    """The self-contained programs by name."""
+    return MappingProxyType({name: assemble(modules) for name, modules in MODULES.items()})

@@ -27,7 +27,7 @@ from typing import Any
 
 from collimate_rl.guest.decoder import Decoder
 from collimate_rl.guest.encoder import Encoder
-from collimate_rl.guest.plain import MAX_BYTES, Array, BadTree, Record, Row, Tree, Unencodable
+from collimate_rl.guest.plain import MAX_BYTES, Array, BadTree, Record, Row, Tree, Unencodable, dumps
 
 __all__ = [
     "Array",
@@ -53,9 +53,6 @@ def encode(x: Any, max_bytes: int = MAX_BYTES) -> Tree:
 def decode(tree: Tree) -> Any:
     """The value of one tree, without numpy; BadTree when it is none of ours."""
     return Decoder().decode(tree)
-
-
-dumps = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 
 def _refuse(_: str) -> Any:

@@ -50,12 +50,11 @@ class Encoder:
     """Turns values into trees; containers keep their numbers across calls of `encode` on one encoder.
 
     `opaque(x)` is asked for the node of what is no plain data. `objects` are the numbered containers, `sizes` their
-    node counts with references expanded.
+    node counts with references expanded. `peek` leaves iterators as they are, all alike: such trees are for comparing.
     """
 
-    def __init__(self, opaque: Optional[Opaque] = None, max_bytes: int = MAX_BYTES) -> None:
-        self.opaque = opaque
-        self.max_bytes = max_bytes
+    def __init__(self, opaque: Optional[Opaque] = None, max_bytes: int = MAX_BYTES, peek: bool = False) -> None:
+        self.opaque, self.max_bytes, self.peek = opaque, max_bytes, peek
         self.objects: List[Any] = []
         self.sizes: List[int] = []
         self._numbers: Dict[int, int] = {}
@@ -175,7 +174,7 @@ class Encoder:
 
     def _str(self, x: str, _: int) -> Tree:
         x = str.__str__(x)
-        self._charge(0, len(x))
+        self._charge(0, len(x) if x.isascii() else 6 * len(x))
         try:
             x.encode()
         except UnicodeEncodeError:
@@ -226,7 +225,7 @@ class Encoder:
             self._keyed(len(x))
             tree = self._extend(["v", _VIEWS[id(t)]], x, depth)
         elif id(t) in _ITERATORS:
-            tree = self._iterator(x, depth)
+            tree = ["N"] if self.peek else self._iterator(x, depth)
         elif t is _loaded("fractions", "Fraction"):
             tree = ["F", self._int(x.numerator), self._int(x.denominator)]
         elif t is _loaded("decimal", "Decimal"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import collections
+import json
 import operator
 import types
 from typing import Any, Callable, Dict, List, Optional, Tuple
@@ -44,9 +45,6 @@ class Row(tuple):  # type: ignore[type-arg]
         if name not in fields:
             raise AttributeError(name)
         return self[fields.index(name)]
-
-    def _asdict(self) -> Dict[str, Any]:
-        return dict(zip(self._fields, self))
 
     def __repr__(self) -> str:
         return "%s(%s)" % (self._name, ", ".join("%s=%r" % pair for pair in zip(self._fields, self)))
@@ -109,9 +107,10 @@ for _name, _value in vars(operator).items():
         PURE["operator." + _name] = _value
 for _kind in (str, list, dict, set, int, float, tuple, bytes):
     for _name, _value in vars(_kind).items():
-        if type(_value) is types.MethodDescriptorType:
+        if type(_value) is types.MethodDescriptorType and _name[0] != "_":
             PURE[_kind.__name__ + "." + _name] = _value
 
+dumps = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 mro_of = type.__dict__["__mro__"].__get__
 space_of = type.__dict__["__dict__"].__get__
 _type_name = type.__dict__["__name__"].__get__

@@ -1,0 +1,197 @@
+"""The candidate's own process: loads its code, answers calls or runs as a program, and never comes back.
+
+Whatever is here the candidate may replace: it can only change which plain values it sends.
+"""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import json
+import os
+import socket
+import sys
+import types
+from typing import Any, Dict, List, NoReturn, Tuple
+
+from collimate_rl.guest.builder import Builder
+from collimate_rl.guest.encoder import Encoder
+from collimate_rl.guest.plain import Tree, Unencodable, dumps, type_names
+
+SOURCE = "solution.py"
+UNARY = ("len", "bool", "str", "repr", "int", "float", "hash", "list")
+
+Frame = Tuple[str, Tree]
+
+
+class Candidate:
+    """Loads the code once and answers ops, keeping the objects that later ops may name."""
+
+    def __init__(self, job: Dict[str, Any], name: str) -> None:
+        self.job = job
+        self.kept: List[Any] = []
+        self.results: List[Any] = [None] * job["first"]
+        self.module = types.ModuleType(name)
+        self.module.__file__ = SOURCE
+        sys.modules["solution"] = sys.modules["__main__"] = self.module
+
+    def load(self) -> Frame:
+        try:
+            exec(compile(self.job["code"], SOURCE, "exec", 0, True), self.module.__dict__)
+        except BaseException as error:
+            return "x", {"x": Encoder().encode(error), "at": line_of(error)}
+        entry = self.job["entry"]
+        if entry and not self.has(entry):
+            return "e", entry
+        return "v", None
+
+    def place(self, name: str) -> Tuple[str, str]:
+        """A name as (global, method): a method of `Solution` where no global of that name is."""
+        first, _, rest = name.partition(".")
+        if not rest and first not in self.module.__dict__ and "Solution" in self.module.__dict__:
+            return "Solution", name
+        return first, rest
+
+    def has(self, name: str) -> bool:
+        first, rest = self.place(name)
+        owner = self.module.__dict__.get(first)
+        return first in self.module.__dict__ and (not rest or hasattr(owner, rest))
+
+    def target(self, node: List[Any]) -> Any:
+        if node[0] != "n":
+            return self.known(node)
+        first, rest = self.place(node[1])
+        if first not in self.module.__dict__:
+            raise NameError("name %r is not defined" % first)
+        owner = self.module.__dict__[first]
+        return getattr(owner(), rest) if rest else owner
+
+    def known(self, node: List[Any]) -> Any:
+        return (self.kept if node[0] == "h" else self.results)[node[1]]
+
+    def opaque(self, x: Any) -> Tree:
+        n = next((n for n, y in enumerate(self.kept) if y is x), len(self.kept))
+        if n == len(self.kept):
+            self.kept.append(x)
+        return ["h", n, *type_names(type(x))]
+
+    def answer(self, op: Dict[str, Any]) -> Frame:
+        """What one op did; Unencodable when that is no plain data."""
+        self.results.append(None)
+        builder = Builder(self.known, True)
+        args = builder.build(op["a"])
+        kwargs = builder.build(op["k"]) if "k" in op else {}
+        given = self.peek(args, kwargs)[1]
+        out: Dict[str, Any] = {}
+        failure = value = None
+        try:
+            value = self.perform(op.get("do", "call"), self.target(op["f"]), args, kwargs)
+        except BaseException as error:
+            failure = error
+        self.results[-1] = value
+        writer = self.encoder()
+        if self.job["arguments"]:
+            sizes, left = self.peek(args, kwargs)
+            writer.adopt(builder.objects, [sizes.get(id(x), 1) for x in builder.objects])
+            if left != given:
+                out["u"] = [writer.body(k) for k in range(len(builder.objects))]
+        if failure is not None:
+            out["x"], out["at"] = writer.encode(failure), line_of(failure)
+            return "x", out
+        out["v"] = tree = writer.encode(value)
+        if type(tree) is list and tree[0] == "g":
+            self.results[-1] = Builder(self.known).build(tree)  # encoding has drained it
+        return "v", out
+
+    def perform(self, how: str, target: Any, args: Any, kwargs: Any) -> Any:
+        if how == "call":
+            return target(*args, **kwargs)
+        if how == "get":
+            return getattr(target, *args)
+        if how == "set":
+            return setattr(target, *args)
+        if how == "iter":
+            return (y for y in target)
+        return getattr(builtins, UNARY[UNARY.index(how)])(target)
+
+    def encoder(self, peek: bool = False) -> Encoder:
+        return Encoder(self.opaque if self.job["handles"] else None, self.job["value_bytes"], peek)
+
+    def peek(self, args: Any, kwargs: Any) -> Tuple[Dict[int, int], Tree]:
+        """The sizes of the containers in a call's arguments, and trees to tell by whether they have changed."""
+        writer = self.encoder(True)
+        trees = [writer.encode(args), writer.encode(kwargs)] if self.job["arguments"] else []
+        return {id(x): size for x, size in zip(writer.objects, writer.sizes)}, trees
+
+
+def line_of(error: BaseException) -> int:
+    """The candidate's own line that an exception passed last; 0 for none."""
+    line, trace = 0, error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == SOURCE:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return line
+
+
+def framed(index: int, most: int, step: Any, *args: Any) -> bytes:
+    """What a step gave, or why it gave nothing, as the line that the holder waits for."""
+    try:
+        kind, tree = step(*args)
+        text = dumps(tree)
+        if len(text) > most:
+            kind, text = "l", '"the value is too large"'
+    except Unencodable as fault:
+        kind, text = "l" if fault.limit else "o", dumps(fault.reason)
+    except (RecursionError, MemoryError) as error:
+        kind, text = "l" if type(error) is RecursionError else "m", '"while the result was encoded"'
+    except Exception as error:
+        kind, text = "o", dumps("a value that fails when read: " + type_names(type(error))[0])
+    return ("%d %s %s\n" % (index, kind, text)).encode()
+
+
+def flush() -> None:
+    for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
+        try:
+            stream.flush()  # type: ignore[union-attr]
+        except BaseException:
+            pass  # the candidate may have put anything there, or closed it
+
+
+def candidate(link: socket.socket) -> NoReturn:
+    """A candidate's whole life. It ends without the interpreter's last rites: threads and exit handlers are its own."""
+    lines = link.makefile("rb")
+    job = json.loads(lines.readline())
+    most = job["value_bytes"]
+    if job["program"]:
+        this = Candidate(job, "__main__")
+        frame = framed(0, most, this.load)
+        code = last_rites(frame)
+        flush()
+        link.sendall(frame)
+        os._exit(code)
+    this = Candidate(job, "solution")
+    link.sendall(framed(-1, most, this.load))
+    for index, line in enumerate(lines, job["first"]):
+        frame = framed(index, most, this.answer, json.loads(line))
+        flush()
+        link.sendall(frame)
+    os._exit(0)
+
+
+def last_rites(frame: bytes) -> int:
+    """A program's end as the interpreter's: threads are waited for, exit handlers run; gives the exit code."""
+    code, tree = 0, json.loads(frame.split(b" ", 2)[2])
+    if type(tree) is dict:
+        args = tree["x"][2][1:]
+        code = 1
+        if tree["x"][1][0] == "SystemExit":
+            given = args[0] if args else None
+            code = given & 255 if type(given) is int else given is not None
+    threading = sys.modules.get("threading")
+    for last in (getattr(threading, "_shutdown", flush), atexit._run_exitfuncs):
+        try:
+            last()
+        except BaseException:
+            pass  # as the interpreter itself, which goes on ending
+    return code

@@ -1,0 +1,181 @@
+"""The process that holds the job: hands out one op at a time, watches the clock, and takes down what came back."""
+
+from __future__ import annotations
+
+import array
+import os
+import select
+import signal
+import socket
+import time
+from typing import Any, List, Optional, Tuple
+
+from collimate_rl.guest.plain import dumps
+
+LARGE_KIB = 96 << 10  # a process killed by others above that is taken for one that ran out of memory
+TAIL = 4096
+KINDS = (b"v", b"x", b"o", b"l", b"e", b"m")
+
+
+class Holder:
+    """One candidate at a time, through the nursery behind `link`."""
+
+    def __init__(self, link: socket.socket) -> None:
+        self.link = link
+        self.pid = 0
+        self.lost = False  # the nursery is gone: no further candidate can be had
+        self.tail, self.seen = b"", 0
+        self.pending = self.printed = b""
+        self.ended: Optional[bytes] = None
+        self.fds: List[int] = []
+
+    def spawn(self, stdin: Optional[str] = None) -> None:
+        """Have a candidate started, with a standard error of its own where it has a standard input."""
+        given = os.open(os.devnull, os.O_RDONLY) if stdin is None else stdin_file(stdin)
+        self.frames, theirs = socket.socketpair()
+        self.out, out = os.pipe()
+        self.err, err = (self.out, out) if stdin is None else os.pipe()
+        self.fds = [self.out] if stdin is None else [self.out, self.err]
+        for fd in self.fds:
+            os.set_blocking(fd, False)
+        self.frames.setblocking(False)
+        self.pending, self.printed, self.ended = b"", b"", None
+        try:
+            carried = array.array("i", [theirs.fileno(), given, out, err])
+            self.link.sendmsg([b"c"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, carried)])
+            self.pid = int(self.line())
+        except (OSError, ValueError):
+            self.pid = -1
+        self.lost = self.pid <= 0
+        theirs.close()
+        for fd in {given, out, err}:
+            os.close(fd)
+
+    def line(self) -> bytes:
+        """The nursery's next line; OSError when there will be none."""
+        got = b""
+        while not got.endswith(b"\n"):
+            piece = self.link.recv(1)
+            if not piece:
+                raise OSError("the nursery is gone")
+            got += piece
+        return got
+
+    def end(self) -> None:
+        """Kill the candidate and its session, and wait until it and all that it left is dead."""
+        if self.pid > 0 and self.ended is None and not self.lost:
+            for kill in (os.kill, os.killpg):
+                try:
+                    kill(self.pid, signal.SIGKILL)
+                except OSError:
+                    pass  # gone already, or not yet the leader of its session
+            self.link.settimeout(10)
+            try:
+                self.ended = self.line()
+            except OSError:
+                self.lost = True
+            self.link.settimeout(None)
+        if self.fds:
+            self.frames.close()
+            for fd in self.fds:
+                os.close(fd)
+        self.pid, self.fds = 0, []
+
+    def ask(self, index: int, message: Any, until: float, most: int, whole: bool = False) -> Tuple[str, str]:
+        """Hand a line to the candidate and wait for the frame that answers it; its kind and its text, unread."""
+        if self.pid <= 0:
+            return "b", "null"
+        data = memoryview((dumps(message) + "\n").encode())
+        stop = self.watch(data, until, most, whole)
+        if stop == "frame":
+            return self.frame(index)
+        if stop == "end":
+            return self.death()
+        return stop, "null"
+
+    def watch(self, data: memoryview, until: float, most: int, whole: bool) -> str:
+        """Serve the candidate's channels until its frame is there (`whole`: until it is dead)."""
+        poll = select.poll()
+        frames, link = self.frames.fileno(), self.link.fileno()
+        poll.register(frames, select.POLLIN | select.POLLOUT)
+        for fd in [link, *self.fds]:
+            poll.register(fd, select.POLLIN)
+        while True:
+            if self.ended is not None:
+                for fd in [frames, *self.fds]:
+                    while self.take(fd, most, whole):
+                        pass
+            if len(self.printed) > most if whole else len(self.pending) > most + TAIL:
+                return "l"
+            if b"\n" in self.pending and (self.ended is not None or not whole):
+                return "frame"
+            if self.ended is not None:
+                return "end"
+            left = until - time.monotonic()
+            if left <= 0:
+                return "t"
+            for fd, what in poll.poll(left * 1000 + 1):
+                if fd == link:
+                    try:
+                        self.ended = self.line()
+                    except OSError:
+                        self.lost = True
+                        return "b"
+                elif fd == frames and data and what & select.POLLOUT:
+                    try:
+                        data = data[self.frames.send(data) :]
+                    except OSError:
+                        data = data[:0]  # it has closed its end
+                    if not data:
+                        poll.modify(frames, select.POLLIN)
+                elif self.take(fd, most, whole) is None:
+                    poll.unregister(fd)
+
+    def take(self, fd: int, most: int, keep: bool) -> Optional[bool]:
+        """Read what a channel holds now: whether there was anything; None at its end."""
+        try:
+            piece = os.read(fd, 1 << 16)
+        except BlockingIOError:
+            return False
+        except OSError:
+            piece = b""
+        if fd not in self.fds:
+            self.pending += piece
+        else:
+            self.seen += len(piece)
+            self.tail = (self.tail + piece)[-TAIL:]
+            if fd == self.out and keep and len(self.printed) <= most:
+                self.printed += piece
+        return True if piece else None
+
+    def frame(self, index: int) -> Tuple[str, str]:
+        """The line that came, if it is one and the one that was due."""
+        line, _, rest = self.pending.partition(b"\n")
+        self.pending = b""
+        head = line.split(b" ", 2)
+        if rest or len(head) != 3 or head[0] != b"%d" % index or head[1] not in KINDS:
+            return "b", "null"
+        try:
+            return head[1].decode(), head[2].decode("ascii")
+        except ValueError:
+            return "b", "null"
+
+    def death(self) -> Tuple[str, str]:
+        """How a candidate ended: "d" and its exit code, or minus the signal that killed it."""
+        status, peak = [int(n) for n in (self.ended or b"0 0").split()]
+        if not os.WIFSIGNALED(status):
+            return "d", "%d" % os.WEXITSTATUS(status)
+        if os.WTERMSIG(status) == signal.SIGKILL and peak > LARGE_KIB:
+            return "m", "null"
+        return "d", "-%d" % os.WTERMSIG(status)
+
+
+def stdin_file(stdin: str) -> int:
+    """A nameless file that holds the text, at its beginning."""
+    name = "collimate-stdin-%d" % os.getpid()
+    fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    os.unlink(name)
+    with open(fd, "wb", closefd=False) as file:
+        file.write(stdin.encode("utf-8", "surrogatepass"))
+    os.lseek(fd, 0, 0)
+    return fd

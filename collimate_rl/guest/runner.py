@@ -1,0 +1,166 @@
+"""Runs a candidate's calls, or whole programs, and reports what each did: as plain data, with no answers at hand.
+
+Three kinds of process. The *holder* is the started one: it reads and removes the job, keeps the ops, limits and
+results, and hands out one op at a time. The *nursery* is forked before the job is read and never sees it; it forks the
+*candidates*, one alive at a time, so that each starts clean. What a candidate sends is a line of text that the holder
+passes on unread: it is decoded where no candidate runs.
+
+The job (the file `JOB`, JSON): `mark`, random text that frames the result; `id`, the exec's name, or null; `code`;
+`program`: candidates are whole programs; `entry`: a name that must be there, or null; `ops`; `total_s`, `case_s`;
+`value_bytes`, `all_bytes`; `arguments`: report containers that a call changed; `handles`: keep opaque results for later
+ops; `prints`: report what each op printed. An op is `{"stdin": text}`, or `{"f": target, "do": what, "a": tree, "k":
+tree}`: target `["n", name]`, `["h", handle]` or `["p", op]` (that op's result); `do` is "call" (the default), "get",
+"set", "iter" or one of UNARY.
+
+The result: a line `mark` + " begin"; a header `{"load": [kind, ms], "cases": [[kind, ms], …], "tail", "seen"}` with an
+entry per op reached (and, with `prints`, its output as a third item); a line of JSON for the load and one for each of
+those; `mark` + " end". Kinds: "v" value `{"v": tree, "u"?: bodies}`; "x" exception `{"x": tree, "at": line, "u"?}`; "o"
+opaque, "l" beyond a limit (reasons); "e" no entry; "p" program done (its output); "t" timeout; "d" died (exit code, or
+minus a signal); "m" out of memory; "b" no frame of ours.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import json
+import os
+import socket
+import sys
+import time
+from typing import Any, Callable, Dict, List, Tuple
+
+from collimate_rl.guest.candidate import candidate
+from collimate_rl.guest.holder import TAIL, Holder
+from collimate_rl.guest.nursery import DUMPABLE, nursery, prctl
+from collimate_rl.guest.plain import dumps
+
+JOB = "collimate-job.json"
+KEPT = "/tmp/.collimate"
+started = time.monotonic()
+
+
+def perform(holder: Holder, job: Dict[str, Any]) -> str:
+    """Run the ops as far as the time allows; the result, but for its frame."""
+    ops, program = job.pop("ops"), job["program"]
+    cases: List[List[Any]] = []
+    load: List[Any] = ["v", 0.0]
+    lines = ["null"]
+    room = job["all_bytes"]
+    for index, op in enumerate(ops):
+        if not left(job):
+            break
+        if program:
+            holder.spawn(op["stdin"])
+            kind, line, ms = timed(holder, job, 0, dict(job, first=0), True)
+            if kind in "vxd":
+                status = holder.death()
+                if status[1] == "0":
+                    kind, line = "p", dumps(holder.printed.decode("utf-8", "replace"))
+                elif kind != "x":
+                    kind, line = status
+            holder.end()
+            cases.append([kind, ms])
+        else:
+            kind = "v"
+            if holder.pid <= 0:
+                kind, line, ms = loaded(holder, job, index)
+                if index == 0:
+                    load, lines = [kind, ms], [line]
+                    if kind != "v":
+                        break
+            if kind == "v":
+                kind, line, ms = timed(holder, job, index, op, job["prints"])
+            cases.append([kind, ms])
+            if job["prints"]:
+                while holder.fds and holder.take(holder.out, TAIL, True):
+                    pass
+                cases[-1].append(holder.printed[: job["value_bytes"]].decode("utf-8", "replace"))
+                holder.printed = b""
+            if kind in "tdmb" or line == "null":
+                holder.end()
+        room -= len(line)
+        if room < 0:
+            cases[-1][0], line = "l", "null"
+        lines.append(line)
+        if holder.lost:
+            break
+    if not ops and not program:
+        kind, line, ms = loaded(holder, job, 0)
+        load, lines = [kind, ms], [line]
+    holder.end()
+    header = {"load": load, "cases": cases, "tail": holder.tail.hex(), "seen": holder.seen}
+    return "\n".join([dumps(header), *lines, ""])
+
+
+def left(job: Dict[str, Any]) -> float:
+    """Seconds until the exec's total time is up; 0 when it is."""
+    total_s: float = job["total_s"]
+    return max(0.0, started + total_s - time.monotonic())
+
+
+def loaded(holder: Holder, job: Dict[str, Any], first: int) -> Tuple[str, str, float]:
+    """Start a candidate that answers from op `first` on."""
+    holder.spawn()
+    result = timed(holder, job, -1, dict(job, first=first), False)
+    if result[0] != "v":
+        holder.end()
+    return result
+
+
+def timed(holder: Holder, job: Dict[str, Any], index: int, message: Any, keep: bool) -> Tuple[str, str, float]:
+    begun = time.monotonic()
+    until = begun + min(left(job), job["case_s"])
+    kind, line = holder.ask(index, message, until, job["value_bytes"], keep and job["program"])
+    return kind, line, round((time.monotonic() - begun) * 1000, 3)
+
+
+def kept(job: Dict[str, Any], make: Callable[[], str]) -> str:
+    """The result of the exec with this id: read, waited for, or made, whichever is due."""
+    folder = os.path.join(KEPT, job["id"])
+    os.makedirs(folder, 0o700, exist_ok=True)
+    path = os.path.join(folder, "result")
+    lock = os.open(os.path.join(folder, "lock"), os.O_RDWR | os.O_CREAT, 0o600)
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if not left(job):
+                raise
+            time.sleep(0.02)
+    if os.path.exists(path):
+        with open(path) as file:
+            return file.read()
+    body = make()
+    with open(path + ".part", "w") as file:
+        file.write(body)
+    os.rename(path + ".part", path)
+    return body
+
+
+def main() -> None:
+    gc.disable()
+    ours, theirs = socket.socketpair()
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid == 0:
+        ours.close()
+        nursery(theirs, candidate)
+    theirs.close()
+    prctl(DUMPABLE, 0)  # no candidate opens this process's memory or descriptors
+    with open(JOB) as file:
+        job = json.load(file)
+    os.unlink(JOB)
+    mark = job.pop("mark")
+    holder = Holder(ours)
+    body = kept(job, lambda: perform(holder, job)) if job["id"] else perform(holder, job)
+    ours.close()
+    os.waitpid(pid, 0)
+    data = memoryview(("\n%s begin\n%s%s end\n" % (mark, body, mark)).encode())
+    while data:
+        data = data[os.write(1, data) :]
+
+
+if __name__ == "__main__":
+    main()
