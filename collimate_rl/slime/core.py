@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 from collimate_rl.errors import CollimateError, RunMisconfigured
@@ -71,46 +71,41 @@ class RewardHook:
         """
         settings = SlimeSettings.read(args)
         flat = flatten(samples)
-        scores: list[GroupScore | None] = [None] * len(flat)
-        groups = partition(flat)
         pieces = [
             (truth, positions[start : start + MAX_CANDIDATES])
-            for truth, positions in groups
+            for truth, positions in partition(flat)
             for start in range(0, len(positions), MAX_CANDIDATES)
         ]
-        tasks = [asyncio.ensure_future(self._group(settings, truth, flat, at, scores)) for truth, at in pieces]
+        tasks = [
+            asyncio.ensure_future(self._group(settings, truth, [flat[position] for position in positions]))
+            for truth, positions in pieces
+        ]
         try:
-            await asyncio.gather(*tasks)
+            graded = await asyncio.gather(*tasks)
         finally:
             for task in tasks:
                 task.cancel()
-        judged = [_account(sample, score) for sample, score in zip(flat, scores, strict=True)]
-        _raise_failures(settings, flat, judged)
-        return shaped_like(
-            samples, [_reward(settings, sample, score) for sample, score in zip(flat, judged, strict=True)]
-        )
+        scores = {
+            position: score
+            for (_, positions), group in zip(pieces, graded, strict=True)
+            for position, score in zip(positions, group, strict=True)
+        }
+        for position, sample in enumerate(flat):
+            _account(sample, scores[position])
+        _raise_failures(settings, [(sample, scores[position]) for position, sample in enumerate(flat)])
+        return shaped_like(samples, [_reward(settings, scores[position]) for position in range(len(flat))])
 
-    async def _group(
-        self,
-        settings: SlimeSettings,
-        truth: Any,
-        flat: list[Any],
-        positions: list[int],
-        scores: list[GroupScore | None],
-    ) -> None:
-        members = [flat[position] for position in positions]
+    async def _group(self, settings: SlimeSettings, truth: Any, members: list[Any]) -> list[GroupScore]:
+        """The scores of samples that share their ground truth, in order."""
         async with self._semaphore(settings):
-            loop = asyncio.get_running_loop()
-            threads = self._threads()
-            request, kept, refused = await loop.run_in_executor(threads, _prepare, settings, truth, members)
-            for index, score in refused.items():
-                scores[positions[index]] = score
-            if request is None:
-                return
-            # on a thread too: a grader's first use may look its server up
-            grader = await loop.run_in_executor(threads, self._grader_for, settings)
-            for index, score in zip(kept, await self._graded(grader, request), strict=True):
-                scores[positions[index]] = score
+            loop, threads = asyncio.get_running_loop(), self._threads()
+            prepared = await loop.run_in_executor(threads, _prepare, settings, truth, members)
+            scores = dict(prepared.refused)
+            if prepared.request is not None:
+                # on a thread too: a grader's first use may look its server up
+                grader = await loop.run_in_executor(threads, self._grader_for, settings)
+                scores |= zip(prepared.kept, await self._graded(grader, prepared.request), strict=True)
+            return [scores[index] for index in range(len(members))]
 
     async def _graded(self, grader: Grader, request: GroupRequest) -> list[GroupScore]:
         try:
@@ -141,37 +136,41 @@ class RewardHook:
             return self._pool[1]
 
 
-def _prepare(
-    settings: SlimeSettings, truth: Any, members: list[Any]
-) -> tuple[GroupRequest | None, list[int], dict[int, GroupScore]]:
-    """The request, which members it covers, and the scores of those that it cannot (a candidate above the size cap)."""
+@dataclass(frozen=True, kw_only=True)
+class _Prepared:
+    """A group ready to be graded: the request, which members it covers, and the scores of those that it cannot."""
+
+    request: GroupRequest | None
+    kept: tuple[int, ...]
+    refused: dict[int, GroupScore]
+
+
+def _prepare(settings: SlimeSettings, truth: Any, members: list[Any]) -> _Prepared:
+    """Parses the ground truth and takes the code out of the completions. For a thread: both may be megabytes."""
     try:
         spec = reward_spec_from_ground_truth(truth, entry=settings.entry)
     except ValueError as error:
-        raise ValueError(f"the ground truth of {describe(members[0])}: {error}") from error
+        where = "metadata (its label is empty)" if isinstance(truth, dict) and not members[0].label else "label"
+        raise ValueError(f"the ground truth of {describe(members[0])}, in its {where}: {error}") from error
+    candidates: dict[int, str] = {}
     refused: dict[int, GroupScore] = {}
-    kept: list[int] = []
-    candidates: list[str] = []
     for index, sample in enumerate(members):
         candidate = extract_code(response_of(sample), entry=entry_of(spec, settings.entry))
         size = len(candidate.encode("utf-8", "surrogatepass"))
-        if size > MAX_CANDIDATE_BYTES:
+        if size <= MAX_CANDIDATE_BYTES:
+            candidates[index] = candidate
+        else:
             message = f"the candidate of {describe(sample)} is {size} bytes; at most {MAX_CANDIDATE_BYTES} are graded"
             refused[index] = GroupScore(failure=CollimateError(message, None, "candidate_too_large"))
-        else:
-            kept.append(index)
-            candidates.append(candidate)
-    if not kept:
-        return None, kept, refused
-    request = GroupRequest(
+    request = candidates and GroupRequest(
         template=settings.template,
         spec=spec,
-        candidates=tuple(candidates),
-        seeds=tuple(seed_of(members[index], settings) for index in kept),
+        candidates=tuple(candidates.values()),
+        seeds=tuple(seed_of(members[index], settings) for index in candidates),
         timeout_seconds=settings.timeout_seconds,
         deadline_s=settings.deadline_s,
     )
-    return request, kept, refused
+    return _Prepared(request=request or None, kept=tuple(candidates), refused=refused)
 
 
 def entry_of(spec: RewardSpec, default: str) -> str:
@@ -180,10 +179,8 @@ def entry_of(spec: RewardSpec, default: str) -> str:
     return entry if isinstance(entry, str) and entry else default
 
 
-def _account(sample: Any, score: GroupScore | None) -> GroupScore:
+def _account(sample: Any, score: GroupScore) -> None:
     """Notes the grading in a copy of the metadata: fanned-out samples may share one dict."""
-    if score is None:
-        raise RuntimeError(f"{describe(sample)} was left without a score")
     failure = score.failure
     sample.metadata = {
         **metadata_of(sample),
@@ -197,14 +194,11 @@ def _account(sample: Any, score: GroupScore | None) -> GroupScore:
             "grader_version": score.grader_version,
         },
     }
-    return score
 
 
-def _raise_failures(settings: SlimeSettings, samples: list[Any], scores: list[GroupScore]) -> None:
+def _raise_failures(settings: SlimeSettings, scored: list[tuple[Any, GroupScore]]) -> None:
     """Raises for infra trouble where the run's policy, or the trouble itself, asks for it; logs what is filtered."""
-    failed = [
-        (sample, score.failure) for sample, score in zip(samples, scores, strict=True) if score.failure is not None
-    ]
+    failed = [(sample, score.failure) for sample, score in scored if score.failure is not None]
     for sample, failure in failed:
         if failure.is_misconfigured:
             raise RunMisconfigured(
@@ -219,8 +213,6 @@ def _raise_failures(settings: SlimeSettings, samples: list[Any], scores: list[Gr
         log.warning("%s was not graded, its group is to be dropped: %s", describe(sample), failure.message)
 
 
-def _reward(settings: SlimeSettings, sample: Any, score: GroupScore) -> Any:
+def _reward(settings: SlimeSettings, score: GroupScore) -> Any:
     """What slime gets for one sample: None only where `_raise_failures` let a failure pass."""
-    if score.failure is None and (score.reward is None or not math.isfinite(score.reward)):
-        raise RuntimeError(f"{describe(sample)}: a reward is a finite number, not {score.reward!r}")
     return {settings.reward_key: score.reward, "outcome": score.outcome} if settings.reward_key else score.reward

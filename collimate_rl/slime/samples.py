@@ -20,10 +20,6 @@ META_KEY = "collimate"
 """Where `sample.metadata` gets the grading's account."""
 
 _CRN_KEYS = ("crn_key", "uid", "index")
-_GROUND_TRUTH_KEYS = ("ground_truth", "label")
-_GROUND_TRUTH_NESTS = ("reward_spec", "reward_model")
-_ROW_KEYS = frozenset({"reference", "test", "test_list", "inputs", "test_cases", "assert_case"})
-"""Keys that make a dict a ground truth itself: a data set's row kept whole in `metadata`."""
 
 
 def flatten(samples: Nested) -> list[Any]:
@@ -56,24 +52,17 @@ def metadata_of(sample: Any) -> Mapping[str, Any]:
 
 
 def ground_truth_of(sample: Any) -> Any:
-    """`sample.label`, else what `sample.metadata` holds; a ValueError that names the sample where there is neither."""
+    """`sample.label`, else `sample.metadata` whole (its columns are told by shape); ValueError where both are empty."""
     label = getattr(sample, "label", None)
     if label not in (None, "", [], {}):
         return label
-    metadata = metadata_of(sample)
-    for key in _GROUND_TRUTH_KEYS:
-        if metadata.get(key) is not None:
-            return metadata[key]
-    for nest in _GROUND_TRUTH_NESTS:
-        inner = metadata.get(nest)
-        if isinstance(inner, Mapping) and inner.get("ground_truth") is not None:
-            return inner["ground_truth"]
-    if _ROW_KEYS & metadata.keys():
-        return dict(metadata)
-    raise ValueError(
-        f"{describe(sample)} has no ground truth: neither in sample.label (slime's --label-key) nor in "
-        "sample.metadata['ground_truth'] (slime's --metadata-key)"
-    )
+    metadata = {key: value for key, value in metadata_of(sample).items() if key != META_KEY}
+    if not metadata:
+        raise ValueError(
+            f"{describe(sample)} has no ground truth: neither in sample.label (slime's --label-key) nor in "
+            "sample.metadata (slime's --metadata-key)"
+        )
+    return metadata
 
 
 def response_of(sample: Any) -> str:
