@@ -6,5 +6,7 @@ pytest_plugins = (
     "tests.fixtures.redis_servers",
     "tests.fixtures.sandbox_daemon",
     "tests.fixtures.skips",
+    "tests.fixtures.worker_nodes",
+    "tests.fixtures.worker_batches",
     "tests.fixtures.workers",
 )
