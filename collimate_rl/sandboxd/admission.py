@@ -51,7 +51,7 @@ class Admission:
 
     @contextmanager
     def place(self) -> Iterator[None]:
-        """Hold a place. CollimateError `at_capacity` when none came free in time, `draining` when none will be given."""
+        """Hold a place. CollimateError `at_capacity` when none came free in time, `draining` when none will."""
         self._enter()
         try:
             yield

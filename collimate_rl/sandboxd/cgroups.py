@@ -91,7 +91,7 @@ class NoCgroups:
 
     kind = "none"
 
-    def create(self, *, memory_bytes: int, pids: int) -> Group:
+    def create(self, *, memory_bytes: int, pids: int) -> Group:  # noqa: ARG002
         """A group that limits nothing."""
         return _NoGroup()
 

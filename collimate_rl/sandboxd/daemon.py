@@ -13,6 +13,7 @@ from collimate_rl.sandboxd.backend import Backend
 from collimate_rl.sandboxd.config import DaemonConfig
 from collimate_rl.sandboxd.http_front import HttpFront
 from collimate_rl.sandboxd.namespaces import NamespaceBackend
+from collimate_rl.sandboxd.plain import PlainBackend
 from collimate_rl.sandboxd.service import EndpointsFn, Service
 
 log = logging.getLogger(__name__)
@@ -36,6 +37,7 @@ class Daemon:
         self._drop_session_id = drop_session_id
         self._undo: list[Callable[[], Any]] = []
         self._service: Service | None = None
+        self._front: HttpFront | None = None
 
     def start(self) -> None:
         """Warm up and serve. IsolationUnavailable, SocketTaken or OSError when that can't be; nothing is left then."""
@@ -48,6 +50,7 @@ class Daemon:
     def _start(self) -> None:
         listeners = self._listen()
         backend = make_backend(self.config)
+        self._undo.append(self._finish)
         self._undo.append(backend.close)
         backend.start()
         self._service = Service(
@@ -59,11 +62,11 @@ class Daemon:
         )
         self._undo.append(self._service.close)
         limits = self.config.limits
-        front = HttpFront(
+        front = self._front = HttpFront(
             self._service, listeners, keepalive_s=limits.keepalive_s, max_connections=limits.max_connections
         )
-        self._undo.append(front.close)
         front.start()
+        self._undo.append(front.stop_accepting)
 
     def _listen(self) -> list[socket.socket]:
         listeners = []
@@ -85,6 +88,10 @@ class Daemon:
         """Refuse new work, wait for what runs; False when it did not end within the drain limit."""
         return self._service is None or self._service.drain()
 
+    def _finish(self) -> None:
+        if self._front is not None:
+            self._front.finish()
+
     def close(self) -> None:
         """End everything, last begun first."""
         if self._service is not None:
@@ -95,6 +102,8 @@ class Daemon:
 
 def make_backend(config: DaemonConfig) -> Backend:
     """The backend of the configured isolation."""
+    if config.isolation == "none":
+        return PlainBackend(config.templates, config.limits)
     return NamespaceBackend(config.templates, config.limits, zygotes=config.zygotes)
 
 

@@ -78,7 +78,9 @@ class Running:
         self.reports, theirs = socket.socketpair() if own_reports else (fork.channel, None)
         self._own_reports = own_reports
         self._frame = frame
-        self._theirs = (output, self._begun) if theirs is None else (output, self._begun, theirs.detach())
+        self._theirs: tuple[int, ...] = (
+            (output, self._begun) if theirs is None else (output, self._begun, theirs.detach())
+        )
         self.collector = Collector(pipe=self._output, reports=self.reports, pidfd=fork.pidfd, cap=cap)
         self.sent = 0.0
 

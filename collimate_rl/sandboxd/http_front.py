@@ -155,8 +155,8 @@ class HttpFront:
             raise CollimateError(f"{request.path} takes {' or '.join(routes)}", 405, "method_not_allowed")
         return handler()
 
-    def close(self, timeout_s: float = 10.0) -> None:
-        """Stop accepting, end idle connections, let the others give their answer."""
+    def stop_accepting(self) -> None:
+        """Close the listening sockets and the idle connections; those with a request in hand go on."""
         os.close(self._stopped)
         self._thread.join()
         os.close(self._stop)
@@ -170,6 +170,10 @@ class HttpFront:
                 except OSError:
                     # Its peer was faster.
                     continue
+
+    def finish(self, timeout_s: float = 10.0) -> None:
+        """Wait for the answers that are still due; what they wait for is ended by then."""
+        with self._lock:
             threads = list(self._threads)
         for thread in threads:
             thread.join(timeout_s)

@@ -34,7 +34,7 @@ class ConnectionEnded(Exception):
 
 
 class BadRequestLine(Exception):
-    """What came is no request that can be answered on a connection that goes on; `error` is what to say before closing."""
+    """What came is no request, and the connection can't go on; `error` is what to say before closing."""
 
     def __init__(self, error: CollimateError) -> None:
         super().__init__(str(error))

@@ -49,7 +49,7 @@ def inspect_interpreter(executable: str) -> Interpreter:
 def jail_roots(places: set[str]) -> tuple[str, ...]:
     """The folders to bind, outermost first; ValueError for one that would open far more than an interpreter."""
     home = os.path.expanduser("~")
-    roots = []
+    roots: list[str] = []
     for place in sorted(places, key=lambda place: (place.count("/"), place)):
         if _below(place, _PROVIDED) or _below(place, roots):
             continue

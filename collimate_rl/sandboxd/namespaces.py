@@ -14,7 +14,7 @@ from typing import Any
 
 from collimate_rl.errors import CollimateError
 from collimate_rl.sandboxd import cgroups, seccomp
-from collimate_rl.sandboxd.backend import IsolationUnavailable, Outcome
+from collimate_rl.sandboxd.backend import Box, IsolationUnavailable, Outcome
 from collimate_rl.sandboxd.config import MIB, Limits, Template
 from collimate_rl.sandboxd.forks import Fork, NamespaceBox, Running
 from collimate_rl.sandboxd.guests import GuestPrograms
@@ -166,7 +166,7 @@ class NamespaceBackend:
         finally:
             self._dispose(fork)
 
-    def create(self, template: Template) -> NamespaceBox:
+    def create(self, template: Template) -> Box:
         """A fork that stays."""
         began = time.monotonic()
         fork = self._fork(template, b"session")

@@ -38,10 +38,11 @@ class Output:
 class Collector:
     """Reads an exec's pipe until its report comes, its fork dies, or its time is over.
 
-    `pipe` is read without blocking ever; `reports` is the socket on which the report arrives; `pidfd` is the fork's.
+    `pipe` is read without blocking ever; `reports` is the socket on which the report arrives; `pidfd` is the fork's,
+    where there is one.
     """
 
-    def __init__(self, *, pipe: int, reports: socket.socket, pidfd: int, cap: int) -> None:
+    def __init__(self, *, pipe: int, reports: socket.socket, pidfd: int | None, cap: int) -> None:
         self.output = Output(cap=cap)
         self._pipe = pipe
         self._reports = reports
@@ -49,7 +50,8 @@ class Collector:
         os.set_blocking(pipe, False)
         self._poll.register(pipe, select.POLLIN)
         self._poll.register(reports.fileno(), select.POLLIN)
-        self._poll.register(pidfd, select.POLLIN)
+        if pidfd is not None:
+            self._poll.register(pidfd, select.POLLIN)
         self._open = True
 
     def until_report(self, deadline: float, *, clock: Callable[[], float] = time.monotonic) -> dict[str, Any] | None:

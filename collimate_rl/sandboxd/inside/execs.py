@@ -31,13 +31,15 @@ class ExecStart:
         }
         self._rlimits = settings["exec_rlimits"]
         self._seccomp = seccomp
-        self._shell = "/bin/sh"
 
     def start(self, request: dict[str, Any], output: int) -> int:
         """Fork; the child runs the request with `output` as stdout and stderr. Returns the child's pid."""
         pid = os.fork()
-        if pid:
-            return pid
+        if pid == 0:
+            self._be(request, output)
+        return pid
+
+    def _be(self, request: dict[str, Any], output: int) -> NoReturn:
         try:
             for fd in (1, 2):
                 os.dup2(output, fd)
@@ -46,7 +48,6 @@ class ExecStart:
             _complain(2, f"the sandbox could not be entered: {exc!r}")
             os._exit(126)
         self._run(request)
-        return None
 
     def _enter(self) -> None:
         os.setsid()
@@ -70,7 +71,7 @@ class ExecStart:
     def _run(self, request: dict[str, Any]) -> NoReturn:
         kind = request["kind"]
         if kind == "command":
-            _become([self._shell, "-c", request["command"]])
+            _become(["/bin/sh", "-c", request["command"]])
         if kind == "commands":
             _run_list(request["commands"])
         seed = int(request["seed"], 16)
@@ -150,6 +151,8 @@ def _finish(status: int) -> NoReturn:
 
 
 def _become(argv: list[str]) -> NoReturn:
+    # Python ignores it, and what is ignored stays so across an exec.
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     try:
         os.execvp(argv[0], argv)
     except FileNotFoundError as exc:

@@ -26,20 +26,28 @@ def receive_files(channel: socket.socket, listing: Sequence[tuple[str, int]], wo
     """
     problem = None
     for path, size in listing:
-        with mmap.mmap(-1, max(size, 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as buffer:
-            with memoryview(buffer) as view, view[:size] as content:
-                taken = 0
-                while taken < size:
-                    count = channel.recv_into(content[taken:])
-                    if count == 0:
-                        raise ChannelClosed
-                    taken += count
-                if problem is None:
-                    try:
-                        _put(os.path.join(workdir, path), content)
-                    except OSError as exc:
-                        problem = f"{path}: {exc.strerror or exc}"
+        with _private_buffer(size) as buffer, memoryview(buffer) as view, view[:size] as content:
+            _fill(channel, content)
+            if problem is None:
+                try:
+                    _put(os.path.join(workdir, path), content)
+                except OSError as exc:
+                    problem = f"{path}: {exc.strerror or exc}"
     return problem
+
+
+def _private_buffer(size: int) -> mmap.mmap:
+    return mmap.mmap(-1, max(size, 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
+
+def _fill(channel: socket.socket, content: memoryview) -> None:
+    taken = 0
+    while taken < len(content):
+        with content[taken:] as rest:
+            count = channel.recv_into(rest)
+        if count == 0:
+            raise ChannelClosed
+        taken += count
 
 
 def _put(path: str, content: memoryview) -> None:

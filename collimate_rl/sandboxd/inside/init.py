@@ -80,7 +80,7 @@ class SessionInit:
         os.set_blocking(wake, False)
         os.set_blocking(wake_write, False)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        signal.signal(signal.SIGCHLD, _wake_only)
         send_frame(self._channel, {"ready": True})
         poll = select.poll()
         poll.register(self._channel.fileno(), select.POLLIN)
@@ -185,6 +185,10 @@ def _reap_strays(pids: list[int]) -> None:
         except ChildProcessError:
             # Not this process's child: its own parent, or this process later, reaps it.
             continue
+
+
+def _wake_only(*_: Any) -> None:
+    """A handler must be set for the wakeup descriptor to be written to."""
 
 
 def _tell(answer: int, report: dict[str, Any]) -> None:
