@@ -124,7 +124,7 @@ class Walk:
             self.seen[f"verdict {written.value}"] += 1
             if written is Written.ACCEPTED and (hold.k, index) not in self.verdicts:
                 assert self.current.get(hold.k) == hold
-                assert hold.k not in self.answers
+                assert not self.client.exists(keys.BatchKeys(hold.k).done)
 
         self.with_hold(act)
 
@@ -136,7 +136,7 @@ class Walk:
             self.seen[f"publish {reply.word.value}"] += 1
             if reply.word is Published.OK:
                 assert self.current.get(hold.k) == hold
-            assert (reply.word is Published.ALREADY) <= (hold.k in self.answers)
+            assert (reply.word is Published.ALREADY) <= self.client.exists(keys.BatchKeys(hold.k).done)
 
         self.with_hold(act)
 
