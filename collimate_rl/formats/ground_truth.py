@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from collimate_rl.formats.blobs import decode_blob, looks_like_blob
-from collimate_rl.formats.pairs import Pair, call_spec, stdio_spec
+from collimate_rl.formats.pairs import Pair, call_spec, shown, stdio_spec
 from collimate_rl.specs import PropertyReward, RewardSpec, UnitTestReward
 from collimate_rl.specs.asserts import AssertReward
 
@@ -53,7 +53,7 @@ def reward_spec_from_ground_truth(gt: Any, entry: str = "solve") -> RewardSpec:
             return _from_list(gt, entry)
         else:
             break
-    raise ValueError(f"a ground truth is a list or an object (or JSON text of one), not {gt!r:.100}")
+    raise ValueError(f"a ground truth is a list or an object (or JSON text of one), not {shown(gt)}")
 
 
 def _parsed(text: str) -> Any:
@@ -64,7 +64,7 @@ def _parsed(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as exc:
-        raise ValueError(f"the ground truth is no JSON: {exc}: {text!r:.100}") from exc
+        raise ValueError(f"the ground truth is no JSON: {exc}: {shown(text)}") from exc
 
 
 def _from_object(row: Mapping[str, Any], entry: str) -> Any:
@@ -97,7 +97,7 @@ def _from_list(cases: Sequence[Any], entry: str) -> RewardSpec:
         raise ValueError("the ground truth has no test cases: every candidate would score alike")
     for number, case in enumerate(cases):
         if not isinstance(case, Mapping):
-            raise ValueError(f"case {number} is an object, not {case!r:.100}")
+            raise ValueError(f"case {number} is an object, not {shown(case)}")
     if all("expected" in case for case in cases):
         for number, case in enumerate(cases):
             if "input" not in case:
@@ -125,11 +125,11 @@ def _kind(case: Mapping[str, Any], number: int) -> str:
     kind = case.get("testtype", case.get("type"))
     if kind is None:
         return "call" if case.get("fn_name") else "stdin"
-    if kind in _STDIN_TYPES:
+    if isinstance(kind, str) and kind in _STDIN_TYPES:
         return "stdin"
-    if kind in _CALL_TYPES:
+    if isinstance(kind, str) and kind in _CALL_TYPES:
         return "call"
-    raise ValueError(f"case {number} has the unknown type {kind!r:.100}")
+    raise ValueError(f"case {number} has the unknown type {shown(kind)}")
 
 
 def _from_inputs_and_outputs(row: Mapping[str, Any]) -> RewardSpec:
@@ -149,7 +149,7 @@ def _from_inputs_and_outputs(row: Mapping[str, Any]) -> RewardSpec:
 def _from_test_cases(row: Mapping[str, Any], entry: str) -> Any:
     language = row.get("language")
     if language is not None and (not isinstance(language, str) or language.lower() not in _PYTHON):
-        raise ValueError(f"the row wants candidates in {language!r:.100}, and candidates here are Python")
+        raise ValueError(f"the row wants candidates in {shown(language)}, and candidates here are Python")
     return row["test_cases"] if isinstance(row["test_cases"], str) else _from_list(_list(row, "test_cases"), entry)
 
 
@@ -186,7 +186,7 @@ def _from_asserts(row: Mapping[str, Any], column: str) -> AssertReward:
         tests += _texts(row, "challenge_test_list")
     setup = row.get("test_setup_code") or ""
     if not isinstance(setup, str):
-        raise ValueError(f"test_setup_code is text, not {setup!r:.100}")
+        raise ValueError(f"test_setup_code is text, not {shown(setup)}")
     imports = _texts(row, "test_imports") if row.get("test_imports") else []
     return AssertReward("\n".join(tests), setup="\n".join([*imports, setup]).strip("\n"), reference=row.get("code"))
 
@@ -195,14 +195,14 @@ def _texts(row: Mapping[str, Any], column: str) -> list[str]:
     items = _list(row, column)
     for number, item in enumerate(items):
         if not isinstance(item, str):
-            raise ValueError(f"{column}[{number}] is text, not {item!r:.100}")
+            raise ValueError(f"{column}[{number}] is text, not {shown(item)}")
     return items
 
 
 def _list(row: Mapping[str, Any], column: str) -> list[Any]:
     value = row[column]
     if not isinstance(value, list | tuple):
-        raise ValueError(f"{column} is a list, not {value!r:.100}")
+        raise ValueError(f"{column} is a list, not {shown(value)}")
     return list(value)
 
 
@@ -212,7 +212,7 @@ def _object(value: Any, what: str) -> Mapping[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise ValueError(f"{what} is an object, not {value!r:.100}")
+        raise ValueError(f"{what} is an object, not {shown(value)}")
     return value
 
 
@@ -220,7 +220,7 @@ def _name(value: Any, where: str) -> str | None:
     if value is None or value == "":
         return None
     if not isinstance(value, str):
-        raise ValueError(f"{where}: a function's name is text, not {value!r:.100}")
+        raise ValueError(f"{where}: a function's name is text, not {shown(value)}")
     return value
 
 

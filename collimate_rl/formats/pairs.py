@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -11,6 +12,14 @@ from collimate_rl.specs import StdioReward, UnitTestReward
 
 FLOAT_TOLERANCE: Final = 1e-6
 """What contest checkers allow: absolute up to 1, relative above. 0.333333 and 0.3333333333 are the same answer."""
+
+_repr = reprlib.Repr()
+_repr.maxstring = _repr.maxother = 100
+
+
+def shown(value: Any) -> str:
+    """A short form of any value for a message, however large or deep it is."""
+    return _repr.repr(value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +71,7 @@ def _text(item: Any, what: str) -> str:
         return item
     if isinstance(item, list) and all(isinstance(line, str) for line in item):
         return "\n".join(item)
-    raise ValueError(f"{what} is neither text nor a list of lines: {item!r:.100}")
+    raise ValueError(f"{what} is neither text nor a list of lines: {shown(item)}")
 
 
 def _arguments(pair: Pair) -> list[Any]:
@@ -82,12 +91,17 @@ def _json(text: str, what: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as exc:
-        raise ValueError(f"{what} is no JSON ({exc}): {text!r:.100}") from exc
+        raise ValueError(f"{what} is no JSON ({exc}): {shown(text)}") from exc
 
 
 def _has_float(value: Any) -> bool:
-    if isinstance(value, list):
-        return any(_has_float(item) for item in value)
-    if isinstance(value, dict):
-        return any(_has_float(item) for item in value.values())
-    return isinstance(value, float)
+    waiting = [value]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, float):
+            return True
+        if isinstance(item, list):
+            waiting += item
+        elif isinstance(item, dict):
+            waiting += item.values()
+    return False

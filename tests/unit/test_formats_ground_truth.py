@@ -263,6 +263,7 @@ def test_every_row_of_the_slices() -> None:
         ([{"input": "1", "output": 2}], "output is neither"),
         ([{"input": ["1", 2], "output": "2"}], "input is neither"),
         ([{"input": "1", "output": "1", "testtype": "magic"}], "magic"),
+        ([{"input": "1", "output": "1", "testtype": ["stdin"]}], "unknown type"),
         ([LIVE_STDIN[0], LIVE_CALL[0]], "both"),
         ([LIVE_CALL[0], {**LIVE_CALL[1], "metadata": {"func_name": "sub"}}], "add, sub"),
         ([{**LIVE_CALL[0], "input": "1 2"}], "case 0: an argument is no JSON"),
@@ -303,6 +304,21 @@ def test_every_row_of_the_slices() -> None:
 def test_a_bad_ground_truth_is_named(gt: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         reward_spec_from_ground_truth(gt)
+
+
+def test_depth_and_cycles_are_no_way_out() -> None:
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    cyclic: list[Any] = []
+    cyclic.append(cyclic)
+    for value in (deep, cyclic):
+        with pytest.raises(ValueError, match="case 0"):
+            reward_spec_from_ground_truth({"inputs": [value], "outputs": ["x"]})
+        with pytest.raises(ValueError, match="case 0"):
+            reward_spec_from_ground_truth(value)
+    spec = reward_spec_from_ground_truth({"inputs": [[1]], "outputs": [{"a": deep}], "fn_name": "f"})
+    assert isinstance(spec, UnitTestReward)
 
 
 json_values = st.recursive(
