@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from collimate_rl.protocol import bounds, codes
@@ -240,6 +240,14 @@ class Verdict:
     def is_misconfigured(self) -> bool:
         """True when the code says that the run is set up wrongly, so that no retry heals it."""
         return self.error_code in codes.MISCONFIGURED
+
+    def as_json_data(self) -> dict[str, Any]:
+        """Every field under its name on the wire, as plain JSON data; bytes that are no text are replaced."""
+        data = asdict(self)
+        data["output_tail"] = self.output_tail.decode("utf-8", "replace")
+        data["flags"] = list(self.flags)
+        data["cases"] = None if self.cases is None else [asdict(case) for case in self.cases]
+        return data
 
 
 def infra_verdict(index: int, code: str, detail: str | None = None, **fields: Any) -> Verdict:

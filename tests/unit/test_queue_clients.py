@@ -1,0 +1,139 @@
+"""Connections and the server check, without a server."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+from redis import Redis
+from redis import exceptions as redis_errors
+
+from collimate_rl.errors import QueueError, RedisUnavailable, UnsuitableServer
+from collimate_rl.queue.clients import (
+    connect_blocking,
+    connect_commands,
+    connect_rq,
+    normal_url,
+    translate_errors,
+)
+from collimate_rl.queue.server_check import check_server, check_version
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("redis://h:1/0", "redis://h:1/0"),
+        ("rediss://h", "rediss://h"),
+        ("unix:///run/r.sock", "unix:///run/r.sock"),
+        ("unix:/run/r.sock", "unix:///run/r.sock"),
+        ("/run/r.sock", "unix:///run/r.sock"),
+    ],
+)
+def test_urls(given: str, meant: str) -> None:
+    assert normal_url(given) == meant
+
+
+@pytest.mark.parametrize("url", ["", "h:6379", "http://h", "localhost", "unix"])
+def test_what_is_no_url(url: str) -> None:
+    with pytest.raises(ValueError, match="names no Redis server"):
+        connect_commands(url)
+
+
+def kwargs(client: Redis) -> dict[str, Any]:
+    return dict(client.connection_pool.connection_kwargs)
+
+
+def test_each_kind_has_its_timeouts_and_retries() -> None:
+    for url in ("redis://h", "unix:/r"):
+        commands, blocking, rq = connect_commands(url), connect_blocking(url, 7.0), connect_rq(url)
+        assert [kwargs(c)["retry"].get_retries() for c in (commands, blocking, rq)] == [2, 0, 0]
+        assert [kwargs(c)["socket_timeout"] for c in (commands, blocking, rq)] == [5.0, 12.0, 15.0]
+        assert {kwargs(c)["protocol"] for c in (commands, blocking, rq)} == {2}
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        (redis_errors.ConnectionError("x"), RedisUnavailable),
+        (redis_errors.TimeoutError("x"), RedisUnavailable),
+        (redis_errors.BusyLoadingError("x"), RedisUnavailable),
+        (redis_errors.ReadOnlyError("x"), RedisUnavailable),
+        (redis_errors.AuthenticationError("x"), QueueError),
+        (redis_errors.NoPermissionError("x"), QueueError),
+        (redis_errors.OutOfMemoryError("x"), QueueError),
+        (redis_errors.ResponseError("x"), QueueError),
+    ],
+)
+def test_errors_become_ours(theirs: Exception, ours: type[Exception]) -> None:
+    with pytest.raises(QueueError, match="do something") as caught, translate_errors("do something"):
+        raise theirs
+    assert type(caught.value) is ours
+
+
+class Stub:
+    """Answers INFO and CONFIG as told; None is a denial."""
+
+    def __init__(self, info: dict[str, Any] | None, policy: str | None, memory: dict[str, Any] | None = None) -> None:
+        self.sections = {"server": info, "cluster": {}, "memory": memory}
+        self.policy = policy
+
+    def info(self, section: str) -> dict[str, Any]:
+        told = self.sections[section]
+        if told is None:
+            raise redis_errors.NoPermissionError("denied")
+        return told
+
+    def config_get(self, name: str) -> dict[str, str]:
+        if self.policy is None:
+            raise redis_errors.ResponseError("unknown command 'CONFIG'")
+        return {name: self.policy}
+
+
+def check(stub: Stub) -> str:
+    return check_server(stub)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("version", ["6.2.0", "6.2.14", "7.0.15", "8.4.0", "10.0.0"])
+def test_versions_that_do(version: str) -> None:
+    assert check(Stub({"redis_version": version}, "noeviction")) == f"Redis {version}"
+
+
+@pytest.mark.parametrize("version", ["2.8.4", "5.0.14", "6.0.16"])
+def test_versions_that_are_too_old(version: str) -> None:
+    with pytest.raises(UnsuitableServer, match=r"too old: 6\.2 or later") as caught:
+        check(Stub({"redis_version": version}, "noeviction"))
+    assert version in str(caught.value)
+
+
+def test_any_valkey_does_though_it_names_an_old_redis() -> None:
+    assert (
+        check_version({"redis_version": "7.2.4", "server_name": "valkey", "valkey_version": "9.1.2"}) == "Valkey 9.1.2"
+    )
+
+
+def test_a_hidden_version_is_let_through() -> None:
+    assert check(Stub(None, "noeviction")) == "Redis of unknown version"
+
+
+@pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl", "allkeys-random"])
+def test_an_evicting_server_is_refused(policy: str) -> None:
+    with pytest.raises(UnsuitableServer, match="set maxmemory-policy to noeviction"):
+        check(Stub({"redis_version": "7.0.0"}, policy))
+    with pytest.raises(UnsuitableServer, match=policy):
+        check(Stub({"redis_version": "7.0.0"}, None, {"maxmemory_policy": policy}))
+
+
+def test_where_config_is_denied_info_is_asked_and_where_that_is_too_it_warns() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check(Stub({"redis_version": "7.0.0"}, None, {"maxmemory_policy": "noeviction"}))
+    with pytest.warns(RuntimeWarning, match="make sure that it is noeviction"):
+        check(Stub({"redis_version": "7.0.0"}, None, None))
+
+
+def test_a_cluster_is_refused() -> None:
+    stub = Stub({"redis_version": "7.0.0"}, "noeviction")
+    stub.sections["cluster"] = {"cluster_enabled": 1}
+    with pytest.raises(UnsuitableServer, match="cluster"):
+        check(stub)
