@@ -13,6 +13,7 @@ from collimate_rl.guest.assemble import assemble
 
 MODULES: Dict[str, Sequence[str]] = {
     "runner": ("plain", "encoder", "builder", "candidate", "nursery", "holder", "runner"),
+    "cases": ("plain", "encoder", "cases"),
 }
 """Per program the guest modules that make it, in order."""
 

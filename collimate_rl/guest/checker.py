@@ -39,6 +39,11 @@ class Checker:
         self._open: Set[int] = set()
         self._nodes = 0
 
+    @property
+    def nodes(self) -> int:
+        """Nodes passed so far, with references expanded."""
+        return self._nodes
+
     def check(self, tree: Tree) -> None:
         """Raises BadTree unless the tree is one of ours."""
         self._guarded(tree, True)
@@ -162,7 +167,7 @@ def _integers(checker: Checker, node: List[Any]) -> None:
     _need(len(node) == (4 if node[0] == "R" else 3))
     for y in node[1:]:
         _need(type(y) is int or (type(y) is list and y[0] == "i"))
-    _need(node[-1] not in (0, ["i", "0"]))
+    _need(node[-1] != 0 and (type(node[-1]) is int or int(node[-1][1], 16) != 0))
 
 
 def _big(checker: Checker, node: List[Any]) -> None:

@@ -1,1 +1,31 @@
-"""TODO"""
+"""Rewards: the specs, and grading candidates by them. The door to all that `specs`, `formats` and `grading` hold."""
+
+from __future__ import annotations
+
+from collimate_rl.formats import extract_code, reward_spec_from_ground_truth
+from collimate_rl.grading.result import CaseResult, GradeResult, SpecFault
+from collimate_rl.rewards._grade import grade, grade_batch
+from collimate_rl.specs import (
+    AssertReward,
+    PropertyReward,
+    RewardSpec,
+    StdioReward,
+    UnitTestReward,
+    spec_from_wire,
+)
+
+__all__ = [
+    "AssertReward",
+    "CaseResult",
+    "GradeResult",
+    "PropertyReward",
+    "RewardSpec",
+    "SpecFault",
+    "StdioReward",
+    "UnitTestReward",
+    "extract_code",
+    "grade",
+    "grade_batch",
+    "reward_spec_from_ground_truth",
+    "spec_from_wire",
+]

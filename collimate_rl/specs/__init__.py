@@ -5,17 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from collimate_rl.specs.asserts import AssertReward
 from collimate_rl.specs.base import RewardSpec, last_number, registered
 from collimate_rl.specs.properties import PropertyReward
 from collimate_rl.specs.stdio import StdioReward
 from collimate_rl.specs.unit import UnitTestReward
 
-__all__ = ["PropertyReward", "RewardSpec", "StdioReward", "UnitTestReward", "last_number", "spec_from_wire"]
+__all__ = [
+    "AssertReward",
+    "PropertyReward",
+    "RewardSpec",
+    "StdioReward",
+    "UnitTestReward",
+    "last_number",
+    "spec_from_wire",
+]
 
 _READERS = {
     "unit_test": UnitTestReward.from_wire,
     "property": PropertyReward.from_wire,
     "stdio": StdioReward.from_wire,
+    "assert": AssertReward.from_wire,
 }
 
 

@@ -1,0 +1,164 @@
+"""Grading by calls of a function: the runner's job, and judging what came back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from collimate_rl.grading.frames import Case, Report, compose, exception_of, failure_of, read_report
+from collimate_rl.grading.result import MAX_DETAIL, MAX_TAIL, CaseResult, GradeResult
+from collimate_rl.grading.run import Graded, GroupRun
+from collimate_rl.guest.codec import BadTree, Tree, decode, loads
+from collimate_rl.sandbox import ExecResult
+from collimate_rl.values import Expected
+
+VALUE_BYTES: Final = 1 << 20
+ALL_BYTES: Final = 8 << 20
+SHOWN_CASES: Final = 256
+STDIN_CASE_S: Final = 6.0
+
+Verdicts = list[tuple[str, float, str]]
+"""Per case: outcome, milliseconds, words for people."""
+
+
+def total_s(timeout_seconds: int) -> float:
+    """The candidate's total time inside the exec's limit, with room for the runner to answer before that strikes."""
+    return timeout_seconds - min(0.5, 0.1 + 0.02 * timeout_seconds)
+
+
+def runner_job(
+    candidate: str, ops: Sequence[Any], *, timeout_seconds: int, case_s: float, **fields: Any
+) -> dict[str, Any]:
+    """A job for the runner; `fields` are those of its docstring that aren't at their usual values."""
+    return {
+        "id": None,
+        "code": candidate,
+        "program": False,
+        "entry": None,
+        "ops": list(ops),
+        "total_s": total_s(timeout_seconds),
+        "case_s": case_s,
+        "value_bytes": VALUE_BYTES,
+        "all_bytes": ALL_BYTES,
+        "arguments": False,
+        "handles": False,
+        "prints": False,
+        **fields,
+    }
+
+
+def call_op(entry: str, arguments: Tree) -> dict[str, Any]:
+    """The op that calls `entry` with a tuple of arguments, given as a tree."""
+    return {"f": ["n", entry], "a": arguments}
+
+
+def grade_calls(
+    run: GroupRun,
+    index: int,
+    *,
+    entry: str,
+    ops: Sequence[Any],
+    expected: Sequence[Expected],
+    case_timeout_s: float | None,
+    seed: str | None,
+    judge_time_ms: float = 0.0,
+) -> Graded:
+    """Run one candidate's calls and compare what came back."""
+    candidate = run.candidates[index]
+    if not candidate.strip():
+        return no_code(seed)
+    job = runner_job(
+        candidate,
+        ops,
+        timeout_seconds=run.timeout_seconds,
+        case_s=case_timeout_s or run.timeout_seconds / 2,
+        entry=entry,
+        id=run.exec_id(index),
+    )
+    framed = compose("runner", job, timeout_seconds=run.timeout_seconds, seed=seed)
+    answer = run.run(framed.request, role="runner", index=index)
+    report = read_report(answer.stdout, framed.mark, len(ops))
+    verdicts = verdicts_of(report, len(ops), lambda n, case: _judge(case, expected[n]), answer)
+    return result_of(answer, report, verdicts, judge_time_ms=judge_time_ms)
+
+
+def _judge(case: Case, expected: Expected) -> tuple[str, str]:
+    if case.kind != "v":
+        return failure_of(case)
+    text = case.line[len('{"v":') : -1]
+    try:
+        if case.line[: len('{"v":')] != '{"v":' or case.line[-1:] != "}":
+            raise BadTree("no frame of a value")
+        if expected.matches(text):
+            return "passed", ""
+    except BadTree:
+        return "tampered", "a frame that is none of ours"
+    return "wrong_answer", "returned " + shown(text)
+
+
+def shown(text: str) -> str:
+    """A tree's value for people, short."""
+    try:
+        return repr(decode(loads(text)))[:300] if len(text) <= 2000 else text[:300] + " …"
+    except (BadTree, ValueError, RecursionError):
+        return text[:300]
+
+
+def verdicts_of(report: Report | None, total: int, judge: Any, answer: ExecResult) -> Verdicts:
+    """One verdict per case, whatever the runner's answer is."""
+    if report is None:
+        outcome = "timeout" if answer.exit_code == -1 else "tampered"
+        words = (
+            "the time limit struck" if outcome == "timeout" else "the runner gave no answer: the code meddled with it"
+        )
+        return [(outcome, 0.0, words)] * total
+    if report.load.kind != "v":
+        outcome, words = exception_of(report.load.line) if report.load.kind == "x" else failure_of(report.load)
+        return [(outcome, 0.0, words or "while the code was loaded")] * total
+    verdicts = [(*judge(n, case), case.ms) for n, case in enumerate(report.cases)]
+    late = [("timeout", 0.0, "the total time was up")] * (total - len(verdicts))
+    return [(outcome, ms, words) for outcome, words, ms in verdicts] + late
+
+
+def result_of(
+    answer: ExecResult, report: Report | None, verdicts: Verdicts, *, judge_time_ms: float = 0.0
+) -> GradeResult:
+    """The grade: the fraction of cases passed, and the first failure's outcome."""
+    passed = sum(outcome == "passed" for outcome, _, _ in verdicts)
+    failing = next((n for n, verdict in enumerate(verdicts) if verdict[0] != "passed"), None)
+    outcome, detail = "passed", None
+    if failing is not None:
+        outcome, _, words = verdicts[failing]
+        detail = f"case {failing + 1} of {len(verdicts)}: {outcome}" + (f": {words}" if words else "")
+    elif not verdicts:
+        outcome, detail = _without_cases(report)
+    return GradeResult(
+        reward=passed / len(verdicts) if verdicts else 0.0,
+        seed=answer.seed,
+        seed_ack=answer.seed_ack,
+        exit_code=answer.exit_code,
+        fork_time_ms=answer.fork_time_ms,
+        exec_time_ms=answer.exec_time_ms,
+        raw=answer.raw,
+        outcome=outcome,
+        cases=tuple(CaseResult(each, ms) for each, ms, _ in verdicts[:SHOWN_CASES]),
+        cases_total=len(verdicts),
+        cases_passed=passed,
+        detail=detail[:MAX_DETAIL] if detail else None,
+        output_tail=report.tail[-MAX_TAIL:] if report else b"",
+        truncated=bool(report and report.seen > MAX_TAIL),
+        judge_time_ms=judge_time_ms,
+    )
+
+
+def _without_cases(report: Report | None) -> tuple[str, str]:
+    if report is None:
+        return "tampered", "the runner gave no answer: the code meddled with it"
+    if report.load.kind != "v":
+        return exception_of(report.load.line) if report.load.kind == "x" else failure_of(report.load)
+    return "wrong_answer", "there is no case to pass"
+
+
+def no_code(seed: str | None) -> GradeResult:
+    """The grade of a completion without code: nothing is run."""
+    return GradeResult(reward=0.0, seed=seed, outcome="no_code", detail="the completion holds no code")

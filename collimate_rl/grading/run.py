@@ -1,0 +1,160 @@
+"""One group being graded: its candidates, its threads, and how verdicts leave it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any, Protocol
+
+from collimate_rl.errors import CollimateError
+from collimate_rl.grading.execute import ExecRequest, Executor, Role
+from collimate_rl.grading.result import GradeResult
+from collimate_rl.sandbox import ExecResult
+from collimate_rl.seeds import is_valid_seed
+
+Graded = GradeResult | CollimateError
+"""A grade, or the exception object that stands for the infrastructure's failure of that candidate."""
+
+
+class CaseStore(Protocol):
+    """Keeps the cases that a judge fork made, so that a recovery judges the same ones. Write-once."""
+
+    def get(self) -> bytes | None:
+        """What stands, if anything does."""
+        ...
+
+    def put(self, blob: bytes) -> bytes:
+        """Store it unless something stands; returns what stands then."""
+        ...
+
+
+class Stopped(Exception):
+    """No further exec is to be started: what is unfinished stays so."""
+
+
+class GroupRun:
+    """The candidates of one group and what became of them. Ways of grading take one and finish its pending indices."""
+
+    def __init__(
+        self,
+        execute: Executor,
+        candidates: Sequence[str],
+        *,
+        seeds: Sequence[str | None],
+        timeout_seconds: int = 30,
+        concurrency: int = 24,
+        skip: Collection[int] = (),
+        on_grade: Callable[[int, Graded], None] | None = None,
+        stop: threading.Event | None = None,
+        case_store: CaseStore | None = None,
+        exec_prefix: str | None = None,
+    ) -> None:
+        if len(seeds) != len(candidates):
+            raise ValueError(f"{len(seeds)} seeds for {len(candidates)} candidates: one each")
+        texts: Sequence[object] = candidates
+        if not all(isinstance(text, str) for text in texts):
+            raise ValueError("a candidate is text")
+        check_timeout(timeout_seconds)
+        if concurrency < 1:
+            raise ValueError(f"concurrency is at least 1, not {concurrency}")
+        self.candidates = list(candidates)
+        self.seeds = list(seeds)
+        self.timeout_seconds = timeout_seconds
+        self.concurrency = concurrency
+        self.case_store = case_store
+        self.exec_prefix = exec_prefix
+        self.results: list[Graded | None] = [None] * len(candidates)
+        self.pending = [index for index in range(len(candidates)) if index not in skip]
+        self._execute = execute
+        self._on_grade = on_grade
+        self._stop = stop
+        self._refuse_bad_seeds()
+
+    def _refuse_bad_seeds(self) -> None:
+        for index in list(self.pending):
+            seed = self.seeds[index]
+            if seed is not None and not is_valid_seed(seed):
+                self.pending.remove(index)
+                self.finish(
+                    index, CollimateError(f"a seed is 64 hex digits (32 bytes), not {seed!r:.100}", 400, "invalid_seed")
+                )
+
+    @property
+    def stopped(self) -> bool:
+        return self._stop is not None and self._stop.is_set()
+
+    def run(self, request: ExecRequest, *, role: Role, index: int | None) -> ExecResult:
+        """Run a request; raises Stopped instead of starting one after the stop."""
+        if self.stopped:
+            raise Stopped
+        return self._execute.run(request, role=role, index=index)
+
+    def exec_id(self, index: int, turn: int = 0) -> str | None:
+        """The name under which a runner's exec may be sent again; None where nobody will."""
+        return f"{self.exec_prefix}-{index}-{turn}" if self.exec_prefix is not None else None
+
+    def finish(self, index: int, graded: Graded) -> None:
+        """Enter a candidate's final grade and tell whoever waits for it."""
+        self.results[index] = graded
+        if self._on_grade is not None:
+            self._on_grade(index, graded)
+
+    def each(self, grade_one: Callable[[int], Graded]) -> None:
+        """Grade every pending candidate, side by side; an infra failure becomes its grade."""
+
+        def finish_one(index: int) -> None:
+            try:
+                graded = grade_one(index)
+            except CollimateError as error:
+                graded = error
+            self.finish(index, graded)
+
+        side_by_side(finish_one, [i for i in self.pending if self.results[i] is None], self.concurrency)
+
+    def fail_pending(self, error: CollimateError) -> None:
+        """Give every unfinished candidate the same infra failure."""
+        for index in self.pending:
+            if self.results[index] is None:
+                self.finish(index, error)
+
+
+def check_timeout(timeout_seconds: Any) -> None:
+    """ValueError unless it is a whole number of seconds that an exec takes."""
+    whole = isinstance(timeout_seconds, int) and not isinstance(timeout_seconds, bool)
+    if not whole or not 1 <= timeout_seconds <= 3600:
+        raise ValueError(f"timeout_seconds is a whole number from 1 to 3600, not {timeout_seconds!r}")
+
+
+def side_by_side(work: Callable[[Any], None], items: Sequence[Any], concurrency: int) -> None:
+    """Call `work` on every item in up to `concurrency` threads, of which the caller's is one.
+
+    Stopped ends one item quietly. Any other exception keeps further items from starting and is raised at the end.
+    """
+    todo: Iterator[Any] = iter(items)
+    lock = threading.Lock()
+    failures: list[BaseException] = []
+
+    def worker() -> None:
+        while not failures:
+            with lock:
+                item = next(todo, failures)
+            if item is failures:
+                return
+            try:
+                work(item)
+            except Stopped:
+                pass
+            except BaseException as error:  # noqa: BLE001 - raised again below, in the caller's thread
+                failures.append(error)
+
+    threads = [
+        threading.Thread(target=worker, name=f"collimate-grade-{n}", daemon=True)
+        for n in range(min(concurrency, len(items)) - 1)
+    ]
+    for thread in threads:
+        thread.start()
+    worker()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]

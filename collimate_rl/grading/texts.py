@@ -1,0 +1,54 @@
+"""Comparing what a program printed with what it should have printed."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from typing import Final
+
+from collimate_rl.specs.options import CompareOptions
+
+_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,4000}")
+_DECIMAL: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,4})?")
+
+
+def same_text(got: str, want: str, options: CompareOptions) -> bool:
+    """Whether the output is right, by the mode that the options name; linear in both texts."""
+    if options.mode == "exact" or got == want:
+        return got == want
+    if options.mode == "tokens":
+        ours, theirs = want.split(), got.split()
+    else:
+        ours, theirs = _lines(want), _lines(got)
+    if len(ours) != len(theirs):
+        return False
+    if options.unordered:
+        return Counter(ours) == Counter(theirs)
+    return all(_same(a, b, options.tolerance) for a, b in zip(theirs, ours, strict=True))
+
+
+def _lines(text: str) -> list[str]:
+    """The lines, each stripped, without the empty ones at both ends."""
+    return [line.strip() for line in text.strip().split("\n")]
+
+
+def _same(got: str, want: str, tolerance: float | None) -> bool:
+    if got == want:
+        return True
+    if tolerance is None:
+        return False
+    ours, theirs = want.split(), got.split()
+    if len(ours) != len(theirs):
+        return False
+    return all(a == b or _close(a, b, tolerance) for a, b in zip(theirs, ours, strict=True))
+
+
+def _close(got: str, want: str, tolerance: float) -> bool:
+    """Two decimal numbers within the tolerance, relative above 1; two integers only when they are the same."""
+    if _INTEGER.fullmatch(got) and _INTEGER.fullmatch(want):
+        return int(got) == int(want)
+    if not (_DECIMAL.fullmatch(got) and _DECIMAL.fullmatch(want)):
+        return False
+    a, b = float(got), float(want)
+    return math.isfinite(a) and math.isfinite(b) and abs(a - b) <= tolerance * max(1.0, abs(b))

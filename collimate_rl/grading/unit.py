@@ -1,0 +1,97 @@
+"""Grading by unit tests and by whole programs: the cases are data."""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+from collimate_rl.grading.calls import (
+    ALL_BYTES,
+    STDIN_CASE_S,
+    VALUE_BYTES,
+    call_op,
+    grade_calls,
+    no_code,
+    result_of,
+    runner_job,
+    verdicts_of,
+)
+from collimate_rl.grading.frames import Case, compose, failure_of, read_report
+from collimate_rl.grading.result import SpecFault
+from collimate_rl.grading.run import Graded, GroupRun
+from collimate_rl.grading.texts import same_text
+from collimate_rl.guest.codec import Unencodable, encode
+from collimate_rl.specs import StdioReward, UnitTestReward
+from collimate_rl.specs.options import CompareOptions
+from collimate_rl.values import Expected, Rules
+
+MAX_SPEC_VALUE: Final = 8 << 20
+
+
+def rules_of(options: CompareOptions) -> Rules:
+    """The comparison that a spec's options ask for."""
+    return Rules(options.mode == "json", options.tolerance, options.unordered)
+
+
+def grade_unit_tests(run: GroupRun, spec: UnitTestReward) -> None:
+    """Call the entry once per test, the input splatted where it is a list."""
+    tests = spec.tests[: spec.max_cases]
+    rules = rules_of(spec.options())
+    try:
+        given = [test["input"] if isinstance(test["input"], list) else [test["input"]] for test in tests]
+        ops = [call_op(spec.entry, encode(tuple(arguments), MAX_SPEC_VALUE)) for arguments in given]
+        expected = [Expected(encode(test["expected"], MAX_SPEC_VALUE), rules) for test in tests]
+    except Unencodable as fault:
+        raise SpecFault(f"a test's input or expected value can't be given to a sandbox: {fault.reason}") from None
+
+    def grade_one(index: int) -> Graded:
+        return grade_calls(
+            run,
+            index,
+            entry=spec.entry,
+            ops=ops,
+            expected=expected,
+            case_timeout_s=spec.case_timeout_s,
+            seed=run.seeds[index],
+        )
+
+    run.each(grade_one)
+
+
+def grade_programs(run: GroupRun, spec: StdioReward) -> None:
+    """Run the candidate once per case, with the case's text on its standard input."""
+    cases = spec.cases[: spec.max_cases]
+    options = spec.options()
+    ops = [{"stdin": case["stdin"]} for case in cases]
+    largest = max((len(case["stdout"]) for case in cases), default=0)
+    value_bytes = min(ALL_BYTES, max(VALUE_BYTES, 2 * largest))
+
+    def judge(n: int, case: Case) -> tuple[str, str]:
+        if case.kind != "p":
+            return failure_of(case) if case.kind != "v" else ("tampered", "")
+        printed = json.loads(case.line)
+        if not isinstance(printed, str):
+            return "tampered", "a frame that is none of ours"
+        if same_text(printed, cases[n]["stdout"], options):
+            return "passed", ""
+        return "wrong_answer", f"printed {printed[:200]!r}"
+
+    def grade_one(index: int) -> Graded:
+        candidate = run.candidates[index]
+        if not candidate.strip():
+            return no_code(run.seeds[index])
+        job = runner_job(
+            candidate,
+            ops,
+            timeout_seconds=run.timeout_seconds,
+            case_s=spec.case_timeout_s or STDIN_CASE_S,
+            program=True,
+            value_bytes=value_bytes,
+            id=run.exec_id(index),
+        )
+        framed = compose("runner", job, timeout_seconds=run.timeout_seconds, seed=run.seeds[index])
+        answer = run.run(framed.request, role="runner", index=index)
+        report = read_report(answer.stdout, framed.mark, len(ops))
+        return result_of(answer, report, verdicts_of(report, len(ops), judge, answer))
+
+    run.each(grade_one)

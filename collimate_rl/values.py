@@ -1,0 +1,355 @@
+"""Plain values as data, on the host: reading a candidate's trees and comparing them without building them.
+
+A host that built the values would pay for what a candidate chose (ten thousand colliding integers in a set, a list that
+doubles sixty times). So comparison works on checked trees: pairwise where order counts, by canonical keys (text, whose
+hashes nobody outside can aim at) where it doesn't. Its cost is linear in the expected value, but for sorting.
+"""
+
+from __future__ import annotations
+
+import datetime
+import struct
+from collections import Counter
+from decimal import Decimal, InvalidOperation
+from fractions import Fraction
+from typing import Any, Final, NamedTuple
+
+from collimate_rl.guest.builder import Builder
+from collimate_rl.guest.checker import Checker
+from collimate_rl.guest.codec import BadTree, Tree, dumps, loads
+
+Number = int | float | complex | Decimal | Fraction
+
+_SEQUENCES: Final = {"l": 1, "t": 1, "q": 2, "g": 3, "v": 2}
+_NUMBERED: Final = tuple("leyqm")
+_NUMERIC: Final = tuple("biufc")
+
+
+class Value:
+    """A checked tree with its containers by number."""
+
+    __slots__ = ("containers", "size", "tree")
+
+    def __init__(self, tree: Tree) -> None:
+        checker = Checker()
+        checker.check(tree)
+        self.tree = tree
+        self.size = checker.nodes
+        self.containers: list[Tree] = []
+        self._number(tree)
+
+    def _number(self, node: Tree) -> None:
+        if type(node) is list and node:
+            if node[0] in _NUMBERED:
+                self.containers.append(node)
+            for child in node[1:]:
+                if type(child) is list:
+                    self._number(child)
+
+    def resolve(self, node: Tree) -> Tree:
+        """The node, or the container that it refers to; a numpy scalar that is no number as its builtin."""
+        if type(node) is not list:
+            return node
+        if node[0] == "r":
+            return self.containers[node[1]]
+        return node[3] if node[0] == "a" and not node[2] and node[1][1] not in _NUMERIC else node
+
+
+class Rules(NamedTuple):
+    """How values are compared.
+
+    `json` forgives what JSON can't tell apart, and lets nan equal nan; `tolerance` lets non-integers differ, relative
+    above 1; `unordered` ignores the order of the outermost list.
+    """
+
+    json: bool = False
+    tolerance: float | None = None
+    unordered: bool = False
+
+
+class Expected:
+    """A value to compare with, prepared once for many candidates."""
+
+    def __init__(self, tree: Tree, rules: Rules) -> None:
+        self.value = Value(tree)
+        self.rules = rules
+        self.text = dumps(tree)
+        # Equal text means equal values, unless something in it equals nothing, not even itself.
+        self.is_reflexive = not any(mark in self.text for mark in ('"nan"', "NaN", '["g",', '["x",', '["v",'))
+
+    def matches(self, text: str) -> bool:
+        """Whether the tree in `text` equals this value; BadTree when it is no tree of ours."""
+        if text == self.text and self.is_reflexive:
+            return True
+        return self.equals(Value(loads(text)))
+
+    def equals(self, got: Value) -> bool:
+        """Whether `got` equals this value under the rules."""
+        comparison = _Comparison(got, self.value, self.rules, 4 * self.value.size + len(self.text) + 1000)
+        if not self.rules.unordered:
+            return comparison.equal(got.tree, self.value.tree)
+        return comparison.equal_unordered()
+
+
+class _Budget(Exception):
+    """The candidate's side is larger than anything equal could be."""
+
+
+class _Comparison:
+    def __init__(self, got: Value, want: Value, rules: Rules, budget: int) -> None:
+        self.got, self.want, self.rules, self.left = got, want, rules, budget
+        self.odd = 0
+
+    def equal_unordered(self) -> bool:
+        got, want = self.got.resolve(self.got.tree), self.want.resolve(self.want.tree)
+        ours, theirs = self._items(want), self._items(got)
+        if ours is None or theirs is None or self._family(got) != self._family(want) or len(ours) != len(theirs):
+            return self.equal(got, want)
+        try:
+            return Counter(self._key(y, self.got) for y in theirs) == Counter(self._key(y, self.want) for y in ours)
+        except _Budget:
+            return False
+
+    def equal(self, a: Tree, b: Tree) -> bool:
+        """Whether the candidate's node a equals the expected node b."""
+        a, b = self.got.resolve(a), self.want.resolve(b)
+        family = self._family(a)
+        if family != self._family(b):
+            return False
+        if family == "number":
+            return self._equal_numbers(a, b)
+        if family in ("list", "tuple", "deque"):
+            xs, ys = self._items(a), self._items(b)
+            assert xs is not None
+            assert ys is not None
+            return len(xs) == len(ys) and all(self.equal(x, y) for x, y in zip(xs, ys, strict=True))
+        if family == "dict":
+            return self._equal_dicts(a, b)
+        if family == "array":
+            return a[2] == b[2] and all(self.equal(x, y) for x, y in zip(a[3:], b[3:], strict=True))
+        if family == "record":
+            same = a[: 3 + a[2]] == b[: 3 + b[2]]
+            return same and all(self.equal(x, y) for x, y in zip(a[3 + a[2] :], b[3 + b[2] :], strict=True))
+        try:
+            return self._key(a, self.got) == self._key(b, self.want)
+        except _Budget:
+            return False
+
+    def _family(self, node: Tree) -> str:
+        """What kinds of value can equal each other; "none" for what equals nothing."""
+        if node is None:
+            return "null"
+        if type(node) is str:
+            return "text"
+        if type(node) in (bool, int):
+            return "number"
+        tag = node[0]
+        if tag == "a" and not node[2]:
+            return "number"
+        if self.rules.json and (tag in "ltugqRa" or (tag == "v" and node[1] != "items")):
+            return "none" if tag == "g" and node[1] else "list"
+        return _FAMILIES.get(tag, "none") if tag != "v" or node[1] != "values" else "none"
+
+    def _items(self, node: Tree) -> list[Tree] | None:
+        """A sequence's items; None when it is none, or longer than it is worth."""
+        if type(node) is not list:
+            return None
+        tag = node[0]
+        if tag in _SEQUENCES:
+            return node[_SEQUENCES[tag] :]
+        if tag == "u":
+            return node[3 + node[2] :]
+        if tag == "R":
+            numbers = range(*[_integer(y) for y in node[1:]])
+            try:
+                size = len(numbers)
+            except OverflowError:
+                size = self.left + 1
+            return [["i", format(n, "x")] for n in numbers[: self.left + 1]] if size else []
+        if tag == "a" and node[2]:
+            width = len(node[3:]) // node[2][0] if node[2][0] else 0
+            rows = range(node[2][0])
+            if len(node[2]) == 1:
+                return node[3:]
+            return [["a", node[1], node[2][1:], *node[3 + i * width : 3 + (i + 1) * width]] for i in rows]
+        return None
+
+    def _equal_numbers(self, a: Tree, b: Tree) -> bool:
+        x, y = _number(a), _number(b)
+        if x != x or y != y:
+            return self.rules.json and x != x and y != y
+        x, y = _narrowed(x, a, b), _narrowed(y, b, a)
+        try:
+            if x == y:
+                return True
+            if self.rules.tolerance is None or (isinstance(x, int) and isinstance(y, int)):
+                return False
+            if isinstance(x, complex) or isinstance(y, complex):
+                return abs(complex(x) - complex(y)) <= self.rules.tolerance * max(1.0, abs(complex(y)))
+            return abs(float(x) - float(y)) <= self.rules.tolerance * max(1.0, abs(float(y))) < float("inf")
+        except (InvalidOperation, OverflowError, ValueError):
+            return False  # a signalling NaN, or beyond what a float holds: no tolerance bridges that
+
+    def _equal_dicts(self, a: Tree, b: Tree) -> bool:
+        if len(a) != len(b):
+            return False
+        if a[1] == b[1] == "o" and not self.rules.json:
+            return all(self.equal(x, y) for x, y in zip(a[2:], b[2:], strict=True))
+        try:
+            ours = {self._name(b[i], self.want): b[i + 1] for i in range(2, len(b), 2)}
+            theirs = {self._name(a[i], self.got): a[i + 1] for i in range(2, len(a), 2)}
+        except _Budget:
+            return False
+        if len(theirs) != len(ours) or ours.keys() != theirs.keys():
+            return False
+        return all(self.equal(theirs[key], value) for key, value in ours.items())
+
+    def _name(self, node: Tree, side: Value) -> str:
+        """A dict key's canonical text: under JSON's rules what json.dumps makes of it."""
+        if self.rules.json:
+            if type(node) is bool or node is None:
+                return "s" + {True: "true", False: "false", None: "null"}[node]
+            if type(node) is int or (type(node) is list and node[0] == "i"):
+                return "s" + _decimal_text(_integer(node))
+            if type(node) is list and node[0] == "f":
+                return "s" + repr(float.fromhex(node[1]))
+            if type(node) is str:
+                return "s" + node
+        return "k" + self._key(node, side)
+
+    def _key(self, node: Tree, side: Value) -> str:
+        """Text that is equal exactly where the values are; a fresh one for what equals nothing."""
+        self.left -= 1
+        if self.left < 0:
+            raise _Budget
+        node = side.resolve(node)
+        family = self._family(node)
+        if family == "number":
+            return self._number_key(_number(node))
+        if family in ("list", "tuple", "deque"):
+            return family + "(" + ",".join([self._key(y, side) for y in self._items(node) or []]) + ")"
+        if family == "text":
+            text = _text(node)
+            self.left -= len(text) // 16
+            return f"s{len(text)}:{text}"
+        if family == "set":
+            children = node[2:] if node[0] == "v" else node[1:]
+            return "set(" + ",".join(sorted(self._key(y, side) for y in children)) + ")"
+        if family == "dict":
+            pairs = [self._name(node[i], side) + "=" + self._key(node[i + 1], side) for i in range(2, len(node), 2)]
+            return "dict(" + ",".join(sorted(pairs)) + ")"
+        if family in ("array", "record"):
+            start = 3 if family == "array" else 3 + node[2]
+            head = dumps(node[2] if family == "array" else node[1:start])
+            return family + head + "(" + ",".join([self._key(y, side) for y in node[start:]]) + ")"
+        if family == "none":
+            return self._fresh()
+        return family + ":" + _plain_key(node)
+
+    def _number_key(self, x: Number) -> str:
+        if x != x:
+            return "nan" if self.rules.json else self._fresh()
+        if isinstance(x, complex):
+            return self._number_key(x.real) if x.imag == 0 else f"c{x.real.hex()}{x.imag.hex()}"
+        if isinstance(x, Decimal):
+            if not x.is_finite() or abs(x.adjusted()) > 1200:
+                return f"D{x.normalize()}" if x.is_finite() else f"f{float(x).hex()}"
+            x = Fraction(x)
+        if isinstance(x, float):
+            if x in (float("inf"), float("-inf")):
+                return f"f{x.hex()}"
+            x = Fraction(x)
+        return f"{Fraction(x).numerator:x}/{Fraction(x).denominator:x}"
+
+    def _fresh(self) -> str:
+        self.odd += 1
+        return f"!{self.odd}"
+
+
+_FAMILIES: Final = {
+    "i": "number",
+    "f": "number",
+    "c": "number",
+    "D": "number",
+    "F": "number",
+    "s": "text",
+    "b": "bytes",
+    "y": "bytes",
+    "l": "list",
+    "t": "tuple",
+    "u": "tuple",
+    "q": "deque",
+    "e": "set",
+    "z": "set",
+    "v": "set",
+    "m": "dict",
+    "R": "range",
+    "a": "array",
+    "k": "record",
+    "d": "date",
+    "n": "named",
+    "E": "ellipsis",
+    "N": "not implemented",
+}
+
+
+def _integer(node: Tree) -> int:
+    return node if type(node) is int else int(node[1], 16)
+
+
+def _text(node: Tree) -> str:
+    return node if type(node) is str else bytes.fromhex(node[1]).decode("utf-8", "surrogatepass")
+
+
+def _number(node: Tree) -> Number:
+    if type(node) in (bool, int):
+        return int(node)
+    if node[0] == "a":
+        return _number(node[3])
+    if node[0] == "D" and "snan" in node[1].lower():
+        return float("nan")
+    made: Number = Builder().build(node)
+    return made
+
+
+def _narrowed(x: Number, own: Tree, other: Tree) -> Number:
+    """A Python float beside a narrower numpy float is rounded to that first, as numpy does."""
+    narrow = type(other) is list and other[0] == "a" and other[1][1:] in ("f4", "f2")
+    if narrow and isinstance(x, float) and type(own) is list and own[0] == "f":
+        try:
+            code = {"f4": "f", "f2": "e"}[other[1][1:]]
+            rounded: float = struct.unpack(code, struct.pack(code, x))[0]
+            return rounded
+        except OverflowError:
+            return x
+    return x
+
+
+def _decimal_text(n: int) -> str:
+    """Decimal digits as JSON writes an integer key; beyond what Python converts by default, hex will do as well."""
+    return str(n) if n.bit_length() < 14_000 else format(n, "x")
+
+
+def _plain_key(node: Tree) -> str:
+    if type(node) is not list:
+        return "null"
+    if node[0] in ("b", "y"):
+        return str(node[1])
+    if node[0] == "R":
+        start, stop, step = [_integer(y) for y in node[1:]]
+        numbers = range(start, stop, step)
+        if not numbers:
+            return "empty"
+        return f"{start:x},{numbers[-1]:x}" + (f",{step:x}" if numbers[0] != numbers[-1] else "")
+    if node[0] == "d":
+        try:
+            return _date_key(Builder().build(node))
+        except (ValueError, OverflowError) as error:
+            raise BadTree(f"no date: {error}") from None
+    return dumps(node)
+
+
+def _date_key(made: Any) -> str:
+    if isinstance(made, datetime.datetime) and made.utcoffset() is not None:
+        return f"instant{(made - datetime.datetime.fromtimestamp(0, datetime.timezone.utc))!r}"
+    return repr(made)
