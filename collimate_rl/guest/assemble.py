@@ -13,7 +13,7 @@ import keyword
 import string
 import tokenize
 from importlib.resources import files
-from typing import Dict, Iterable, Iterator, List, Sequence, Set, Tuple, Union
+from typing import Dict, Iterable, Iterator, List, Optional, Sequence, Set, Tuple, Union
 
 _PACKAGE = "collimate_rl.guest"
 _LAYOUT = (tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER, tokenize.INDENT, tokenize.DEDENT)
@@ -29,8 +29,9 @@ def assemble(modules: Sequence[str]) -> str:
     sources = [files(_PACKAGE).joinpath(name + ".py").read_text(encoding="utf-8") for name in modules]
     trees = [ast.parse(source) for source in sources]
     kept = {node.arg for tree in trees for node in ast.walk(tree) if isinstance(node, ast.keyword) and node.arg}
-    members = _shortened(name for tree in trees for name in _private_members(tree))
-    shared = _shortened(name for tree in trees for name in _own_globals(tree) - kept)
+    taken = {word for source in sources for word in _words(source)}
+    members = _shortened((name for tree in trees for name in _private_members(tree)), taken)
+    shared = _shortened((name for tree in trees for name in _own_globals(tree) - kept), taken)
     parts = [minified(source, kept, members, shared) for source in sources]
     return "from __future__ import annotations\n" + "".join(parts)
 
@@ -111,8 +112,15 @@ def _own_globals(tree: ast.Module) -> Set[str]:
     return {name for name in found if len(name) > 2}
 
 
-def _shortened(names: Iterable[str]) -> Dict[str, str]:
-    return dict(zip(sorted(set(names)), ("_" + name for name in _short_names())))
+def _shortened(names: Iterable[str], taken: Set[str]) -> Dict[str, str]:
+    free = ("_" + name for name in _short_names() if "_" + name not in taken)
+    return dict(zip(sorted(set(names)), free))
+
+
+def _words(source: str, span: Optional[Span] = None) -> Set[str]:
+    """Every name and keyword in the source, or in a part of it."""
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    return {t.string for t in tokens if t.type == tokenize.NAME and (span is None or _within(t, span))}
 
 
 def _place(node: Union[ast.expr, ast.stmt]) -> Span:
@@ -189,11 +197,7 @@ def _local_names(tree: ast.Module, source: str, kept: Set[str]) -> List[Tuple[Sp
     found = []
     for function in _outermost_functions(tree):
         span = _place(function)
-        words = {
-            token.string
-            for token in tokenize.generate_tokens(io.StringIO(source).readline)
-            if token.type == tokenize.NAME and _within(token, span)
-        }
+        words = _words(source, span)
         bound: Set[str] = set()
         for node in ast.walk(function):
             bound |= _bound(node)
