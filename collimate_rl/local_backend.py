@@ -190,6 +190,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--host", help="listen on this address (default 127.0.0.1 when there is no --socket)")
     parser.add_argument("--port", type=int, help="TCP port (default 8080; 0: any free one)")
     parser.add_argument("--template", action="append", metavar="NAME", default=[], help="offer a template of this name")
+    parser.add_argument("--interpreter", metavar="PATH", help="the templates' Python (default: the daemon's own)")
+    parser.add_argument("--preload", action="append", metavar="MODULE", default=[], help="import this in every template")
     parser.add_argument("--isolation", choices=ISOLATIONS, default="namespaces")
     parser.add_argument("--max-sessions", type=int, default=1024)
     parser.add_argument("--max-inflight", type=int, help="execs that run at once (default: two per core)")
@@ -201,6 +203,7 @@ def _config(arguments: argparse.Namespace) -> DaemonConfig:
     bounds = {"max_sessions": arguments.max_sessions}
     if arguments.max_inflight is not None:
         bounds["max_inflight"] = arguments.max_inflight
+    template = Template(interpreter=arguments.interpreter, preload=tuple(arguments.preload))
     host = arguments.host
     if host is None and (arguments.socket is None or arguments.port is not None):
         host = "127.0.0.1"
@@ -209,7 +212,7 @@ def _config(arguments: argparse.Namespace) -> DaemonConfig:
         port=8080 if arguments.port is None else arguments.port,
         unix_socket=arguments.socket,
         isolation=arguments.isolation,
-        templates=dict.fromkeys([*DEFAULT_CATALOG, *arguments.template], Template()),
+        templates=dict.fromkeys([*DEFAULT_CATALOG, *arguments.template], template),
         limits=Limits(**bounds),
     )
 

@@ -16,6 +16,7 @@ from collimate_rl.errors import CollimateError
 from collimate_rl.sandboxd.wire import bad_request, too_large
 
 _MAX_HEAD = 16 * 1024
+_MAX_DISCARDED = 64 << 20
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
 
 
@@ -87,6 +88,9 @@ class RequestReader:
             raise BadRequestLine(bad_request("the Content-Length is no number"))
         length = int(text)
         if length > self._max_body:
+            if length <= _MAX_DISCARDED:
+                # Read to its end, or a caller that is still sending never sees the answer.
+                self._discard(length)
             raise BadRequestLine(too_large(f"the body has {length} bytes and {self._max_body} are read at most"))
         if length > len(self._buffer) and b"100-continue" in headers.get(b"expect", b"").lower():
             self._connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -102,6 +106,12 @@ class RequestReader:
             self._buffer = chunk[missing:]
             missing -= len(chunk)
         return b"".join(chunks)
+
+    def _discard(self, length: int) -> None:
+        missing = length - len(self._buffer)
+        self._buffer = b""
+        while missing > 0:
+            missing -= len(self._receive())
 
     def _receive(self) -> bytes:
         try:

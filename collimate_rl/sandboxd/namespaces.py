@@ -234,7 +234,7 @@ class NamespaceBackend:
             notes.append(
                 "no control groups: memory is limited per process, and the process limit is shared by all forks"
             )
-        return {"cgroups": self._cgroups.kind, "unclean_forks": self._unclean, "notes": notes}
+        return {"cgroups": self._cgroups.kind, "zygotes": self._count, "unclean_forks": self._unclean, "notes": notes}
 
     def close(self) -> None:
         """End the zygotes and all forks with them; remove groups and files."""

@@ -100,8 +100,11 @@ class Zygote:
 
     def is_dead(self, within_s: float = 0.0) -> bool:
         """Whether it is gone (its end of the control socket is closed)."""
+        fd = self.control.fileno()
+        if fd < 0:
+            return True
         poll = select.poll()
-        poll.register(self.control.fileno(), select.POLLHUP)
+        poll.register(fd, select.POLLHUP)
         return bool(poll.poll(within_s * 1000))
 
     def close(self) -> None:
