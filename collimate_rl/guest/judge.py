@@ -1,9 +1,9 @@
 """The judge's program: plans a test, or judges what candidates' calls gave. No candidate's code is ever in here.
 
-The job (`JOB`, JSON): `mark`, random text that frames what is reported; `row`, the test's code and pins (`Script`);
-`plans`, each `{"ops", "steps", "texts"}`; `units`, each `{"id", "plan": index, "frames"}`, or without `frames` to plan;
-`cpu_s` and `wall_s` for one unit; `total_s`, after which no further unit is begun. A frame is `[kind, line, printed]`
-as the runner reported it.
+The job (the file `JUDGE_JOB`, JSON): `mark`, random text that frames what is reported; `row`, the test's code and pins
+(`Script`); `plans`, each `{"ops", "steps", "texts"}`; `units`, each `{"id", "plan", "frames", "hopeful", "cap"}`, with
+the plan's index and the frames, or null for both to plan; `cpu_s` and `wall_s` for one unit; `total_s`, after which no
+further unit is begun. A frame is `[kind, line, printed]` as the runner reported it.
 
 Each unit runs in a forked child of its own, so that one candidate's values can't touch what its siblings get. A child
 reports over a pipe; a child that ends without a whole report has told nothing. What leaves is a line per unit: `mark`,
@@ -21,11 +21,12 @@ import sys
 import time
 from typing import Any, Dict, List, NoReturn, Optional, Tuple
 
-from collimate_rl.guest.codec import BadTree, dumps, loads
+from collimate_rl.guest.codec import loads
+from collimate_rl.guest.plain import BadTree, dumps
 from collimate_rl.guest.recorder import Plan
 from collimate_rl.guest.scene import Fault, Run, Script
 
-JUDGE_JOB = "collimate-judge.json"
+JUDGE_JOB = "collimate-job.json"
 _MEMORY = 384 << 20
 _MAX_REPORT = 32 << 20
 _ANSWERS = ("v", "x")
@@ -45,7 +46,8 @@ def conduct(job: Dict[str, Any]) -> None:
         end, report = "late", None
         if time.monotonic() - begun < job["total_s"]:
             plan, texts = plans[unit["plan"]] if unit["plan"] is not None else (Plan([], []), [])
-            end, report = _in_child(Run(script, plan, _frames(unit["frames"]), texts), job["cpu_s"], job["wall_s"])
+            run = Run(script, plan, _frames(unit["frames"]), texts, unit["hopeful"], unit["cap"])
+            end, report = _in_child(run, job["cpu_s"], job["wall_s"])
         _say(mark, {"id": unit["id"], "end": end, "report": report})
 
 

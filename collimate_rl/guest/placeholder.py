@@ -1,8 +1,9 @@
 """What a recorder returns while a test is planned: a value that nobody has computed yet.
 
-It answers optimistically, so that a test runs on to its next call: it is true and equal to anything, has length 1,
-yields one item, counts as 1. As an argument it means "the result of op k", as long as it is untouched: indexing it,
-or anything that might have changed it, gives a placeholder that stands for no op's result.
+It has length 1, yields one item, counts as 1. It is true and compares as hoped, so that a test runs on to its next
+call; where that has led nowhere, it is false and compares as feared (`hope`). As an argument it means "the result of
+op k", as long as it is untouched: indexing it, or anything that might have changed it, gives a placeholder that stands
+for no op's result.
 """
 
 from __future__ import annotations
@@ -31,6 +32,15 @@ def _plain_attributes() -> "frozenset[str]":
 
 
 _PLAIN_ATTRIBUTES = _plain_attributes()
+
+
+UNKNOWN_TEXT = "_collimate_result"
+_hopeful = [True]
+
+
+def hope(hopeful: bool) -> None:
+    """Whether placeholders of this process are true and equal to anything, or false and equal to nothing."""
+    _hopeful[0] = hopeful
 
 
 class Placeholder:
@@ -74,21 +84,21 @@ class Placeholder:
         return _touched(self)
 
     def __bool__(self) -> bool:
-        return True
+        return _hopeful[0]
 
     def __eq__(self, other: object) -> bool:
-        return True
+        return _hopeful[0]
 
     def __ne__(self, other: object) -> bool:
-        return False
+        return not _hopeful[0]
 
     def __lt__(self, other: object) -> bool:
-        return True
+        return _hopeful[0]
 
     __le__ = __gt__ = __ge__ = __lt__
 
     def __contains__(self, item: object) -> bool:
-        return True
+        return _hopeful[0]
 
     def __hash__(self) -> int:
         return 1
@@ -108,15 +118,15 @@ class Placeholder:
         return 1j
 
     def __str__(self) -> str:
-        return "P"
+        return UNKNOWN_TEXT
 
     __repr__ = __str__
 
     def __format__(self, how: str) -> str:
-        return "P"
+        return UNKNOWN_TEXT
 
     def __bytes__(self) -> bytes:
-        return b"P"
+        return UNKNOWN_TEXT.encode()
 
     def __copy__(self) -> "Placeholder":
         return self

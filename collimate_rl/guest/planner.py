@@ -18,12 +18,15 @@ _UNGUARDED = (ast.Import, ast.ImportFrom, ast.Global, ast.Nonlocal, ast.Pass, as
 
 class Names:
     """`free`: global names that the code reads and nobody in it binds; `bound`: those that it binds at its top level;
-    `exceptions`: names that stand where an exception class is expected; `stars`: modules imported by `*`."""
+    `exceptions`: names that stand where an exception class is expected; `modules`: those imported, `stars`: by `*`."""
 
-    def __init__(self, free: Set[str], bound: Set[str], exceptions: Set[str], stars: List[str]) -> None:
+    def __init__(
+        self, free: Set[str], bound: Set[str], exceptions: Set[str], modules: Set[str], stars: List[str]
+    ) -> None:
         self.free = free
         self.bound = bound
         self.exceptions = exceptions
+        self.modules = modules
         self.stars = stars
 
 
@@ -33,12 +36,16 @@ def read_names(source: str, filename: str) -> Names:
     read: Set[str] = set()
     bound: Set[str] = set()
     _collect(symtable.symtable(source, filename, "exec"), True, read, bound)
-    stars = [
-        node.module
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and node.module and any(alias.name == "*" for alias in node.names)
-    ]
-    return Names(read - bound, bound, _exception_names(tree), stars)
+    modules: Set[str] = set()
+    stars: List[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            modules.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            modules.add(node.module)
+            if any(alias.name == "*" for alias in node.names):
+                stars.append(node.module)
+    return Names(read - bound, bound, _exception_names(tree), modules, stars)
 
 
 def _collect(table: symtable.SymbolTable, top: bool, read: Set[str], bound: Set[str]) -> None:

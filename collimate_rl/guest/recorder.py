@@ -2,8 +2,9 @@
 
 A session runs one test once, step by step (a step is one run of a statement on the test's outer level). Inside a step,
 each call must equal the plan's next op. One that doesn't leaves the plan: from there to the step's end, calls are
-answered by placeholders and recorded, so that one round finds as much of the longer plan as it can. What a session
-concludes counts only while no call has left the plan and no planned op of a finished step was left out.
+recorded, and answered by placeholders or by what the same call gave before, so that one round finds as much of the
+longer plan as it can. What a session concludes counts only while no call has left the plan and no planned op of a
+finished step was left out.
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ import sys
 import types
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
-from collimate_rl.guest.codec import BadTree, Decoder, Encoder, Tree, Unencodable, dumps
+from collimate_rl.guest.builder import Builder
+from collimate_rl.guest.checker import Checker
+from collimate_rl.guest.encoder import Encoder
 from collimate_rl.guest.placeholder import Placeholder, index_of
-from collimate_rl.guest.plain import nearest_builtin
+from collimate_rl.guest.plain import BadTree, Record, Row, Tree, Unencodable, dumps, nearest_builtin
 
 _MAX_ARGUMENTS = 4 << 20
+_MUTABLE = (list, dict, set, bytearray, collections.deque)
 _DATETIME = datetime.datetime
 
 
@@ -35,8 +39,8 @@ class Session:
     """One run of a test. Without `frames` it plans: no call is answered.
 
     `frames[i]` is what the candidate's op i gave, None when it has no good frame. `on_dead(i)` is called when the test
-    wants the answer of such an op, `on_full()` when the growing plan has reached `cap`; neither returns. `exceptions`
-    are the test's and the prompt's own exception classes, by name.
+    wants the answer of such an op, `on_full()` when the growing plan has reached `cap`; neither returns. `class_named`
+    finds the test's class of a name: exceptions are raised of it, records made of it again.
     """
 
     def __init__(
@@ -52,7 +56,10 @@ class Session:
         self.cap = cap
         self.on_dead = on_dead
         self.on_full = on_full
-        self.exceptions: Dict[str, type] = {}
+        self.class_named: Callable[[str], Any] = _no_class
+        self.raised: Optional[BaseException] = None
+        self.raised_by = -1
+        self.position = 0
         self.stdout = sys.stdout
         self.off = frames is None
         self.calls = 0
@@ -60,10 +67,12 @@ class Session:
         self.faults: List[str] = []
         self.flags: Set[str] = set()
         self.grown = Plan([], [])
+        self._known: Dict[str, int] = {}
+        for i in range(len(plan.ops) if frames else 0):
+            self._known.setdefault(plan.texts[i], i)
         self._lost = frames is None
         self._hole = False
         self._step = 0
-        self._position = 0
         self._results: Dict[int, Any] = {}
         self._renumbered: Dict[int, int] = {}
         self._iterators: Dict[int, int] = {}
@@ -77,8 +86,8 @@ class Session:
             return
         self._lost = False
         steps = self.plan.steps
-        while self._position < len(steps) and steps[self._position] < self._step:
-            self._position += 1
+        while self.position < len(steps) and steps[self.position] < self._step:
+            self.position += 1
             self.off = True
 
     def call(self, name: str, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
@@ -87,18 +96,25 @@ class Session:
         encoder = Encoder(self._node, _MAX_ARGUMENTS)
         op = self._op(encoder, name, args, kwargs)
         if not self._lost:
-            i = self._position
+            i = self.position
             if op is not None and self._planned(i, op):
-                self._position += 1
+                self.position += 1
                 self._renumbered[i] = len(self.grown.ops)
                 self._grow(op)
-                return self._answer(i, encoder)
+                value = self._answer(i, encoder)
+                self._results[i] = value
+                if type(value) is types.GeneratorType:
+                    self._iterators[id(value)] = i
+                return value
             self._lost = self.off = True
         if op is None:
             self._hole = True
         if self._hole:
             return Placeholder(self.notes)
         self._grow(op)
+        known = self._known.get(dumps(op)) if self._known else None
+        if known is not None and '["p",' not in self.plan.texts[known]:
+            return self._answer(known, encoder)
         return Placeholder(self.notes, len(self.grown.ops) - 1)
 
     def _grow(self, op: Tree) -> None:
@@ -114,6 +130,7 @@ class Session:
             op = {"f": ["n", name], "a": encoder.encode(tuple(self._unread(value) for value in args))}
             if kwargs:
                 op["k"] = encoder.encode({key: self._unread(value) for key, value in kwargs.items()})
+            _refuse_records([op["a"], op.get("k")])
         except Unencodable as fault:
             if not self._derived:
                 self.faults.append("passes %s" % fault.reason)
@@ -149,17 +166,17 @@ class Session:
         if '["p",' not in text:
             return text == dumps(op)
         planned = self.plan.ops[i]
-        decoder = Decoder(self._result)
+        builder = Builder(self._result)
         encoder = Encoder(self._node, _MAX_ARGUMENTS)
         try:
-            args = decoder.decode(planned["a"])
-            kwargs = decoder.decode(planned["k"]) if "k" in planned else {}
+            args = builder.build(planned["a"])
+            kwargs = builder.build(planned["k"]) if "k" in planned else {}
             return dumps(self._op(encoder, planned["f"][1], args, kwargs)) == dumps(op)
         except BadTree:
             return False
 
     def _result(self, node: Tree) -> Any:
-        """The decoder's question while a planned op is read."""
+        """The builder's question while a planned op is read."""
         if node[0] != "p" or node[1] not in self._results:
             raise BadTree("no result yet")
         return self._results[node[1]]
@@ -171,10 +188,10 @@ class Session:
         if frame is None:
             return self._dead(i)
         body, printed = frame
-        decoder = Decoder(None, True, encoder.objects, encoder.sizes)
+        reader = _Reader(encoder, self.class_named)
         try:
-            changes = [_change(encoder.objects, k, decoder.body(tree)) for k, tree in body.get("u", ())]
-            value = self._exception(decoder, body["x"]) if "x" in body else decoder.decode(body["v"])
+            changes = _changes(encoder, reader, body.get("u"))
+            value = self._exception(reader, body["x"]) if "x" in body else reader.read(body["v"])
         except (BadTree, KeyError, TypeError, ValueError, AttributeError):
             self.flags.add("bad_frame")
             return self._dead(i)
@@ -185,10 +202,8 @@ class Session:
         if printed and sys.stdout is not self.stdout:
             sys.stdout.write(printed)
         if "x" in body:
+            self.raised, self.raised_by = value, i
             raise value
-        self._results[i] = value
-        if type(value) is types.GeneratorType:
-            self._iterators[id(value)] = i
         return value
 
     def _dead(self, i: int) -> Any:
@@ -197,19 +212,19 @@ class Session:
             self.on_dead(i)
         return Placeholder(self.notes)
 
-    def _exception(self, decoder: Decoder, tree: Tree) -> BaseException:
+    def _exception(self, reader: "_Reader", tree: Tree) -> BaseException:
         """The exception to raise: of the test's own class of that name where it has one, else the nearest builtin."""
-        raised: Any = decoder.decode(tree)
+        raised: Any = reader.read(tree)
         if not isinstance(raised, BaseException):
             raise BadTree("no exception")
         names = tree[1]
         for name in names:
-            known = self.exceptions.get(name[1:]) if name[:1] == "*" else None
-            if known is not None:
+            known = self.class_named(name[1:]) if name[:1] == "*" else None
+            if isinstance(known, type) and issubclass(known, BaseException):
                 try:
                     raised = known(*raised.args)
                 except Exception:
-                    raised = known.__new__(known)  # type: ignore[call-overload]
+                    raised = known.__new__(known, *raised.args)
                 break
             if nearest_builtin([name]) is not None:
                 break
@@ -223,14 +238,73 @@ class _Unread:
         self.index = index
 
 
-def _change(objects: List[Any], k: Any, content: Any) -> Tuple[Any, Any]:
-    if type(k) is not int or not 0 <= k < len(objects) or not isinstance(objects[k], _container_kind(content)):
-        raise BadTree("no argument of that number and kind")
-    return objects[k], content
+class _Reader(Builder):
+    """Reads what a candidate sent: checked first, then built, records as the test's own classes where it has them."""
+
+    def __init__(self, encoder: Encoder, class_named: Callable[[str], Any]) -> None:
+        Builder.__init__(self, None, True, encoder.objects)
+        self.checker = Checker(encoder.sizes)
+        self.class_named = class_named
+
+    def read(self, tree: Tree) -> Any:
+        self.checker.check(tree)
+        return self._made(self.build, tree)
+
+    def read_body(self, tree: Tree) -> Any:
+        self.checker.body(tree)
+        return self._made(self.body, tree)
+
+    def _made(self, make: Any, tree: Tree) -> Any:
+        try:
+            return make(tree)
+        except Exception as error:
+            raise BadTree("%s: %.200s" % (type(error).__name__, error)) from None
+
+    def build(self, node: Tree) -> Any:
+        made = Builder.build(self, node)
+        if type(made) is Record:
+            name, fields = made.__dict__["$"]
+            known = self.class_named(name)
+            if tuple(getattr(known, "__dataclass_fields__", ())) == fields:
+                own = object.__new__(known)
+                for field in fields:
+                    object.__setattr__(own, field, made.__dict__[field])
+                return own
+        elif type(made) is Row:
+            known = self.class_named(made._name)
+            if getattr(known, "_fields", None) == made._fields:
+                return tuple.__new__(known, made)
+        return made
 
 
-def _container_kind(content: Any) -> Any:
-    return next(kind for kind in (list, dict, set, bytearray, collections.deque) if isinstance(content, kind))
+def _no_class(_: str) -> Any:
+    return None
+
+
+def _refuse_records(trees: List[Tree]) -> None:
+    """A record would reach the candidate as one of ours, not as an object of the class that it knows."""
+    rest = trees
+    while rest:
+        node = rest.pop()
+        if type(node) is list and node:
+            if node[0] in ("k", "u") and len(node) > 2 and type(node[2]) is int:
+                raise Unencodable("an object of the class %s" % node[1])
+            rest.extend(node)
+
+
+def _changes(encoder: Encoder, reader: _Reader, bodies: Any) -> List[Tuple[Any, Any]]:
+    """The arguments that the candidate changed, each with its new content. `bodies` holds one for every container."""
+    if bodies is None:
+        return []
+    if type(bodies) is not list or len(bodies) != len(encoder.objects):
+        raise BadTree("not one body for each argument")
+    found = [(mine, reader.read_body(body)) for mine, body in zip(encoder.objects, bodies)]
+    for mine, content in found:
+        if not any(isinstance(mine, kind) and isinstance(content, kind) for kind in _MUTABLE):
+            raise BadTree("an argument of another kind")
+    # What is as it was stays untouched: it may hold more than the plain copy that travelled.
+    texts = [dumps(encoder.body(k)) for k in range(len(bodies))]
+    return [pair for pair, body, text in zip(found, bodies, texts) if dumps(body) != text]
 
 
 def _replace(mine: Any, content: Any) -> None:

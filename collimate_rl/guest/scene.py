@@ -11,14 +11,15 @@ import ast
 import builtins
 import importlib
 import sys
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Set
 
 from collimate_rl.guest.pins import pin
-from collimate_rl.guest.placeholder import Placeholder
+from collimate_rl.guest.placeholder import UNKNOWN_TEXT, Placeholder, hope
 from collimate_rl.guest.planner import instrument, read_names, reads_check, wanted_names
 from collimate_rl.guest.prompt import read_prompt
 from collimate_rl.guest.recorder import Plan, Session
 
+SPACE = "__judge__"
 _RUNS_TEXT = ("eval", "exec", "compile")
 
 
@@ -33,12 +34,13 @@ class Script:
         self.entry: Optional[str] = row["entry"]
         self.seed: int = row["seed"]
         self.clock: float = row["clock"]
-        self.cap: int = row["cap"]
+        self.refused = set(row["refused"])
         prompt = read_prompt(row["prompt"], self.entry)
         stubs, defined = prompt.stubs, set(prompt.defined)
         self.codes: List[Any] = [compile(prompt.source, "<prompt>", "exec", 0, True)]
         names = []
         self.cases = 0
+        self.modules: Set[str] = set()
         for piece, source in (("setup", row["setup"]), ("test", row["test"])):
             try:
                 names.append(read_names(source, "<%s>" % piece))
@@ -48,6 +50,7 @@ class Script:
                 self.codes.append(compile(tree, "<%s>" % piece, "exec", 0, True))
             except (SyntaxError, ValueError, RecursionError) as fault:
                 raise Fault("the %s is no Python here: %s" % (piece, fault)) from None
+            self.modules |= names[-1].modules
             for module in names[-1].stars:
                 defined |= set(dir(self._load(module)))
         if "numpy" in row["test"] + row["setup"] + prompt.source:
@@ -67,23 +70,30 @@ class Script:
 class Run:
     """One run of the script: against nobody (`frames` None), or against what a candidate's ops gave."""
 
-    def __init__(self, script: Script, plan: Plan, frames: Optional[List[Any]], texts: List[str]) -> None:
+    def __init__(
+        self, script: Script, plan: Plan, frames: Optional[List[Any]], texts: List[str], hopeful: bool, cap: int
+    ) -> None:
         self.script = script
+        self.hopeful = hopeful
         self.planning = frames is None
         self.texts = set(texts)
-        self.session = Session(plan, frames, script.cap, self.on_dead, self.on_full)
+        self.session = Session(plan, frames, cap, self.on_dead, self.on_full)
         self.finish: Callable[[Dict[str, Any]], Any] = _unset
         self.returned = False
         self.dead: Optional[int] = None
         self.failure: Optional[List[Any]] = None
         self.prints = False
+        self.unsafe = False
         self.passed: Dict[int, bool] = {}
         self.lost: Dict[int, int] = {}
+        self.spans: Dict[int, List[int]] = {}
         self.case: Optional[int] = None
+        self.earlier: Set[str] = set()
 
     def perform(self) -> None:
         """Runs the test and gives the report to `finish`; the process is of no more use after it."""
         pin(self.script.seed, self.script.clock)
+        hope(self.hopeful)
         space = self.namespace()
         try:
             for code in self.script.codes:
@@ -98,6 +108,8 @@ class Run:
             self.returned = True
         except BaseException as error:
             self.failure = _where(error, self.planning)
+            if error is self.session.raised:
+                self.failure.append(self.session.raised_by)
         self.finish(self.report())
 
     def report(self) -> Dict[str, Any]:
@@ -111,7 +123,10 @@ class Run:
             "cases": self.script.cases,
             "passed": sorted(k for k, good in self.passed.items() if good),
             "lost": sorted(self.lost.items()),
+            "spans": sorted(self.spans.items()),
             "flags": sorted(session.flags),
+            "refused": sorted(session.flags & self.script.refused),
+            "unsafe": self.unsafe,
             "faults": session.faults[:3],
             "notes": session.notes[:3],
             "prints": self.prints,
@@ -121,27 +136,37 @@ class Run:
         }
 
     def namespace(self) -> Dict[str, Any]:
-        space: Dict[str, Any] = {"__name__": "__judge__", "__builtins__": builtins}
+        space: Dict[str, Any] = {"__name__": SPACE, "__builtins__": builtins}
         space["_collimate_step"] = self.step
         space["_collimate_exploring"] = self.exploring
         space["_collimate_case"] = self.case_opens
         space["_collimate_passed"] = self.case_passed
         space["_collimate_failed"] = self.case_failed
+        space["isinstance"] = is_instance
         for name in _RUNS_TEXT:
             space[name] = self.guarded(getattr(builtins, name))
         return space
 
     def bind(self, space: Dict[str, Any]) -> None:
-        """Puts recorders and stand-ins where the prompt's code has run, and learns its exception classes."""
+        """Puts recorders and stand-ins where the prompt's code has run."""
         for name in self.script.stand_ins:
-            space[name] = type(name, (Exception,), {})
+            space[name] = type(name, (Exception,), {"__module__": SPACE})
         for name in self.script.wanted:
             space[name] = self.recorder(name)
         if self.script.alias and self.script.entry:
             space[self.script.alias] = space[self.script.entry]
-        for name, value in space.items():
-            if isinstance(value, type) and issubclass(value, BaseException):
-                self.session.exceptions[name] = value
+        self.session.class_named = lambda name: self.class_named(space, name)
+
+    def class_named(self, space: Dict[str, Any], name: str) -> Any:
+        """The test's or the prompt's own class of that name, or an exception class of a module that they import."""
+        found = space.get(name)
+        if isinstance(found, type) and (found.__module__ == SPACE or issubclass(found, BaseException)):
+            return found
+        for module in self.script.modules:
+            found = getattr(sys.modules.get(module), name, None)
+            if isinstance(found, type) and issubclass(found, BaseException):
+                return found
+        return None
 
     def recorder(self, name: str) -> Callable[..., Any]:
         def recorder(*args: Any, **kwargs: Any) -> Any:
@@ -156,15 +181,15 @@ class Run:
         beside the answers."""
 
         def run_text(source: Any, *spaces: Any, **options: Any) -> Any:
-            if isinstance(source, Placeholder):
+            text = repr(source)
+            if isinstance(source, Placeholder) or UNKNOWN_TEXT in text:
                 self.session.faults.append("runs a result as code")
                 return Placeholder(self.session.notes)
             if isinstance(source, (str, bytes)):
-                text = repr(source)
                 if self.planning:
                     self.texts.add(text)
                 elif text not in self.texts:
-                    self.session.faults.append("runs text as code that depends on a result")
+                    self.unsafe = True
                     self.finish(self.report())
             if real is compile:
                 return real(source, *spaces, **options)
@@ -184,14 +209,20 @@ class Run:
     def case_opens(self, k: int) -> None:
         self.step()
         self.case = k
+        self.earlier = set(self.session.flags)
+        self.spans.setdefault(k, [self.session.position, self.session.position])
 
     def case_passed(self, k: int) -> None:
-        self.case = None
-        self.passed[k] = self.passed.get(k, True) and k not in self.lost
+        refused = (self.session.flags - self.earlier) & self.script.refused
+        self.case_ends(k, k not in self.lost and not refused)
 
     def case_failed(self, k: int) -> None:
+        self.case_ends(k, False)
+
+    def case_ends(self, k: int, good: bool) -> None:
         self.case = None
-        self.passed[k] = False
+        self.passed[k] = self.passed.get(k, True) and good
+        self.spans[k][1] = self.session.position
 
     # what the session calls
 
@@ -211,6 +242,11 @@ class Run:
 
 class Lost(BaseException):
     """A case's call has no answer. Not an Exception: tests catch those."""
+
+
+def is_instance(value: Any, kinds: Any) -> bool:
+    """isinstance, where a placeholder is of whatever kind is hoped for."""
+    return bool(value) if type(value) is Placeholder else isinstance(value, kinds)
 
 
 def _unset(report: Dict[str, Any]) -> None:
