@@ -14,11 +14,16 @@ from collimate_rl.guest.assemble import assemble
 MODULES: Dict[str, Sequence[str]] = {
     "runner": ("plain", "encoder", "builder", "candidate", "nursery", "holder", "runner"),
     "cases": ("plain", "encoder", "cases"),
+    "judge": (
+        *("plain", "encoder", "checker", "builder", "decoder", "codec"),
+        *("prompt", "planner", "placeholder", "pins", "recorder", "scene", "judge"),
+    ),
 }
 """Per program the guest modules that make it, in order."""
 
 PRELOAD = (
     "array",
+    "ast",
     "atexit",
     "bisect",
     "collections",
@@ -45,6 +50,7 @@ PRELOAD = (
     "signal",
     "socket",
     "string",
+    "symtable",
     "threading",
     "time",
     "types",
