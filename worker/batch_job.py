@@ -74,6 +74,7 @@ class _Execution:
             cancel_asked=self._host.cancel_asked,
             on_tick=self._host.tick,
             on_late=self._stopped,
+            leave=self._host.leave,
         ) as keeper:
             try:
                 return self._work(keeper)

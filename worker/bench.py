@@ -46,3 +46,6 @@ class Host(Protocol):
 
     def backend_failed(self, error: CollimateError) -> None:
         """The daemon failed a candidate beyond this node's retries."""
+
+    def leave(self) -> None:
+        """The worker is stopping and its batch is closed, but for execs whose answers nobody wants: it may end now."""

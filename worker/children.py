@@ -69,7 +69,8 @@ class Children:
     @property
     def living(self) -> Sequence[Child]:
         """The processes that were alive when last looked at."""
-        return [place.child for place in self._places if place.child is not None]
+        # Read by other threads too: a place may be emptied between two reads.
+        return [child for child in [place.child for place in self._places] if child is not None]
 
     def start_due(self) -> list[Child]:
         """Start a process in every empty place whose backoff is over."""

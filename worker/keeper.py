@@ -2,7 +2,8 @@
 
 A thread of its own, so that no exec and no slow case can let the lease run out. The batch job asks `stop` and, when
 it returns, `reason`. Where the job doesn't return in time (execs under way end by their own limit only), `on_late` is
-called from here, so that a cancelled batch is answered, and a batch that a stopping worker can't finish is released.
+called from here, so that a cancelled batch is answered, and a batch that a stopping worker can't finish is released;
+a stopping worker then needn't wait for execs whose batch is closed (`leave`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from worker import logs
 
 TICK_S = 0.1
 EXIT_STUCK = 70
-PATIENCE_S = 1.0
+PATIENCE_S = 0.5
 """How long the job may take to return by itself once it was told to stop."""
 STUCK_S = 300.0
 """A job that hasn't returned so long after it was told to stop, plus the batch's own time limit, never will."""
@@ -49,6 +50,7 @@ class Keeper:
         cancel_asked: Callable[[], bool],
         on_tick: Callable[[], None],
         on_late: Callable[[Reason], object],
+        leave: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._queue = queue
@@ -58,6 +60,7 @@ class Keeper:
         self._cancel_asked = cancel_asked
         self._on_tick = on_tick
         self._on_late = on_late
+        self._leave = leave
         self._clock = clock
         self._ended = threading.Event()
         self.stop = threading.Event()
@@ -111,6 +114,8 @@ class Keeper:
             self.halt(Reason.SHUTDOWN)
         if self.reason is not None:
             self._watch_the_end(self.reason, now - self._halted_at)
+            if self._late and stopping is not None:
+                self._leave()
 
     def _renew(self, now: float) -> None:
         try:
@@ -136,8 +141,8 @@ class Keeper:
 
     def _watch_the_end(self, reason: Reason, halted_s: float) -> None:
         if halted_s >= PATIENCE_S and not self._late:
-            self._late = True
             self._on_late(reason)
+            self._late = True
         if halted_s >= self.exec_limit_s + STUCK_S and not self._stuck:
             self._stuck = True
             logs.emit(logs.STUCK_EXIT, logging.ERROR, k=self._grant.hold.k, reason=reason.value)

@@ -25,6 +25,7 @@ from collimate_rl.protocol import GradeBatch
 from collimate_rl.queue.batches import BatchQueue
 from collimate_rl.queue.clients import connect_commands, connect_rq
 from collimate_rl.queue.rq_edge import BellWorker, Gate
+from worker import logs
 from worker.backend import Backend, client_for
 from worker.batch_job import run_batch
 from worker.bench import Bench
@@ -43,8 +44,8 @@ ALIVE_EVERY_S = 5.0
 
 
 def stop_margin(grace_s: float) -> float:
-    """How much of the grace is kept for releasing what could not be finished."""
-    return min(3.0, grace_s / 4)
+    """How much of the grace is kept for releasing what could not be finished, before the supervisor kills."""
+    return min(5.0, grace_s / 2)
 
 
 class NodeWorker(BellWorker):
@@ -154,6 +155,12 @@ class NodeWorker(BellWorker):
 
     def backend_failed(self, error: CollimateError) -> None:
         self._intake.failed(error)
+
+    def leave(self) -> None:
+        """End at once, where a supervisor clears what rq keeps of this process; plain rq waits for the execs."""
+        if self._alive is None:
+            logs.emit(logs.WORKER_STOPPED, stopped_by="signal")
+            os._exit(0)
 
     def _executor_for(self, batch: GradeBatch) -> Executor:
         return OneShotExecutor(self._sandboxes, batch.template, egress=batch.egress)

@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -52,6 +53,7 @@ class Pulse:
         self._backend = backend
         self._clock = clock
         self._dead: list[str] = []
+        self._burying = threading.Lock()
         self._said_alive_at = float("-inf")
         self._down = False
 
@@ -90,9 +92,10 @@ class Pulse:
             pipe.execute()
 
     def _bury_dead(self) -> None:
-        while self._dead:
-            bury(self._queue, self._rq, self._settings.node, self._dead[0])
-            self._dead.pop(0)
+        with self._burying:
+            while self._dead:
+                bury(self._queue, self._rq, self._settings.node, self._dead[0])
+                self._dead.pop(0)
 
     def _heartbeat(self, processes: int) -> dict[str, Any]:
         state = self._backend()

@@ -46,10 +46,11 @@ class World(SimpleNamespace):
     cancel: bool
     late: list[Reason]
     ticks: int
+    left: int
 
 
 def world(queue: Queue, *, grace_s: float = 10.0) -> World:
-    made = World(clock=Clock(), stopping=None, cancel=False, late=[], ticks=0)
+    made = World(clock=Clock(), stopping=None, cancel=False, late=[], ticks=0, left=0)
     grant = Grant(
         hold=Hold("0" * 32, "o", 1),
         payload=b"",
@@ -68,12 +69,16 @@ def world(queue: Queue, *, grace_s: float = 10.0) -> World:
     def ticked() -> None:
         made.ticks += 1
 
+    def leave() -> None:
+        made.left += 1
+
     given: dict[str, Any] = {
         "grace_s": grace_s,
         "stopping_for": lambda: made.stopping,
         "cancel_asked": lambda: made.cancel,
         "on_tick": ticked,
         "on_late": made.late.append,
+        "leave": leave,
         "clock": made.clock,
     }
     made.keeper = Keeper(queue, grant, **given)  # type: ignore[arg-type]
@@ -166,10 +171,39 @@ def test_a_job_that_is_late_is_closed_once_from_here_and_the_lease_kept_meanwhil
     w.keeper.tick()
     assert w.late == []
     for _ in range(65):
-        w.clock.now += PATIENCE_S / 10
+        w.clock.now += 0.1
         w.keeper.tick()
     assert w.late == [Reason.CANCELLED]
     assert queue.renewals == 2
+
+
+def test_a_stopping_worker_waits_for_no_exec_of_a_closed_batch() -> None:
+    w = world(Queue(), grace_s=10.0)
+    w.keeper.halt(Reason.CANCELLED)
+    w.clock.now += PATIENCE_S
+    w.keeper.tick()
+    assert (w.late, w.left) == ([Reason.CANCELLED], 0)
+    w.stopping = 0.0
+    w.keeper.tick()
+    assert w.left == 1
+
+
+def test_a_close_that_fails_is_tried_again() -> None:
+    w = world(Queue())
+    failures = [RedisUnavailable("away")]
+
+    def late(reason: Reason) -> None:
+        if failures:
+            raise failures.pop()
+        w.late.append(reason)
+
+    w.keeper._on_late = late
+    w.keeper.halt(Reason.EXPIRED)
+    w.clock.now += PATIENCE_S
+    with pytest.raises(RedisUnavailable):
+        w.keeper.tick()
+    w.keeper.tick()
+    assert w.late == [Reason.EXPIRED]
 
 
 def test_a_job_that_never_returns_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
