@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
-import signal
+import os
 import sys
 import threading
 import warnings
@@ -17,6 +17,7 @@ from collimate_rl.sandboxd.backend import IsolationUnavailable
 from collimate_rl.sandboxd.config import DEFAULT_CATALOG, ISOLATIONS, DaemonConfig, Limits, Template
 from collimate_rl.sandboxd.daemon import Daemon, SocketTaken
 from collimate_rl.sandboxd.service import EndpointsFn
+from collimate_rl.sandboxd.signals import StopSignals
 
 EX_UNAVAILABLE = 69
 """sysexits(3): the isolation that was asked for can't be had."""
@@ -129,41 +130,36 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ValueError as exc:
         print(f"collimate sandboxd: {exc}", file=sys.stderr)
         return 2
-    asked = threading.Event()
-    again = threading.Event()
-
-    def on_signal(*_: object) -> None:
-        (again if asked.is_set() else asked).set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, on_signal)
-    try:
-        daemon.start()
-    except IsolationUnavailable as exc:
-        print(f"collimate sandboxd: {exc}", file=sys.stderr)
-        return EX_UNAVAILABLE
-    except (SocketTaken, OSError) as exc:
-        print(f"collimate sandboxd: {exc}", file=sys.stderr)
-        return 1
-    print(_banner(daemon), file=sys.stderr, flush=True)
-    try:
-        asked.wait()
-        _drain(daemon, again)
-    finally:
-        daemon.close()
+    with StopSignals() as signals:
+        try:
+            daemon.start()
+        except IsolationUnavailable as exc:
+            print(f"collimate sandboxd: {exc}", file=sys.stderr)
+            return EX_UNAVAILABLE
+        except (SocketTaken, OSError) as exc:
+            print(f"collimate sandboxd: {exc}", file=sys.stderr)
+            return 1
+        print(_banner(daemon), file=sys.stderr, flush=True)
+        try:
+            signals.wait()
+            _drain(daemon, signals)
+        finally:
+            daemon.close()
     return 0
 
 
-def _drain(daemon: Daemon, again: threading.Event) -> None:
-    done = threading.Event()
+def _drain(daemon: Daemon, signals: StopSignals) -> None:
+    over, drained = os.pipe()
 
-    def wait() -> None:
-        daemon.drain()
-        done.set()
-        again.set()
+    def drain() -> None:
+        try:
+            daemon.drain()
+        finally:
+            os.close(drained)
 
-    threading.Thread(target=wait, name="drain", daemon=True).start()
-    again.wait()
+    threading.Thread(target=drain, name="drain", daemon=True).start()
+    signals.wait(over)
+    os.close(over)
 
 
 def _banner(daemon: Daemon) -> str:
@@ -191,7 +187,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--port", type=int, help="TCP port (default 8080; 0: any free one)")
     parser.add_argument("--template", action="append", metavar="NAME", default=[], help="offer a template of this name")
     parser.add_argument("--interpreter", metavar="PATH", help="the templates' Python (default: the daemon's own)")
-    parser.add_argument("--preload", action="append", metavar="MODULE", default=[], help="import this in every template")
+    parser.add_argument(
+        "--preload", action="append", metavar="MODULE", default=[], help="import this in every template"
+    )
     parser.add_argument("--isolation", choices=ISOLATIONS, default="namespaces")
     parser.add_argument("--max-sessions", type=int, default=1024)
     parser.add_argument("--max-inflight", type=int, help="execs that run at once (default: two per core)")

@@ -19,8 +19,7 @@ class GuestPrograms:
     @classmethod
     def known(cls) -> GuestPrograms:
         """Those that this release grades with."""
-        programs = getattr(guest, "programs", dict)
-        return cls(programs())
+        return cls(guest.programs())
 
     def name_of(self, code: str) -> str | None:
         """The name of the program whose text this is, else None."""

@@ -191,8 +191,7 @@ class NamespaceBackend:
         except OSError as exc:
             raise bringup_failed(f"no control group for the fork: {exc}") from exc
         try:
-            zygote = self._keeper.pick(template)
-            channel, pidfd = zygote.fork(kind, self._limits.bringup_timeout_s)
+            zygote, channel, pidfd = self._keeper.fork(template, kind, self._limits.bringup_timeout_s)
         except CollimateError:
             group.remove()
             raise

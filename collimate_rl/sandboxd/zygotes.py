@@ -162,12 +162,25 @@ class ZygoteKeeper:
             self._thread.join()
             raise self._failure
 
-    def pick(self, key: Any) -> Zygote:
-        """The next zygote in turn; waits for a replacement when none lives."""
+    def fork(self, key: Any, kind: bytes, timeout_s: float) -> tuple[Zygote, socket.socket, int]:
+        """A fork of the next zygote in turn, as (zygote, channel, pidfd); of the one after it when that has died."""
+        while True:
+            zygote = self._pick(key)
+            try:
+                return zygote, *zygote.fork(kind, timeout_s)
+            except CollimateError:
+                if not zygote.is_dead():
+                    raise
+
+    def _pick(self, key: Any) -> Zygote:
         with self._changed:
-            self._changed.wait_for(lambda: self._zygotes[key], timeout=_REPLACEMENT_WAIT_S)
-            living = self._zygotes[key]
-            if not living:
+            living: list[Zygote] = []
+
+            def look() -> bool:
+                living[:] = [zygote for zygote in self._zygotes[key] if not zygote.is_dead()]
+                return bool(living)
+
+            if not self._changed.wait_for(look, timeout=_REPLACEMENT_WAIT_S):
                 raise bringup_failed("there is no warm interpreter, and none could be started in time")
             self._turn += 1
             return living[self._turn % len(living)]
