@@ -23,7 +23,8 @@ from producer.handle import BatchHandle
 
 log = logging.getLogger("producer")
 
-BLOCK_S = 1.0
+BLOCK_S = 0.25
+"""How long a read waits on the server: short, since stopping waits for it; an answer ends it at once."""
 MAX_BACKOFF_S = 5.0
 OVERDUE_EVERY_S = 2.0
 
@@ -119,6 +120,7 @@ class Reader:
         self._stop = threading.Event()
         self._next_lease = 0.0
         self._next_overdue = 0.0
+        self._block_ms = min(int(BLOCK_S * 1000), queue.timing.producer_lease_ms // 6)
         self._thread = threading.Thread(target=self._main, name=f"producer-{name}", daemon=True)
 
     def start(self) -> None:
@@ -164,7 +166,7 @@ class Reader:
 
     def _read(self) -> None:
         with translate_errors("read finished batches"):
-            reply = self.blocking.xread({self._stream: self._cursor}, count=128, block=int(BLOCK_S * 1000))
+            reply = self.blocking.xread({self._stream: self._cursor}, count=128, block=self._block_ms)
         streams: Any = reply
         if not streams:
             return
