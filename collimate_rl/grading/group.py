@@ -9,8 +9,9 @@ from collimate_rl.grading.classic import grade_classic
 from collimate_rl.grading.execute import Executor
 from collimate_rl.grading.properties import grade_property
 from collimate_rl.grading.run import CaseStore, Graded, GroupRun
+from collimate_rl.grading.test_code import grade_test_code
 from collimate_rl.grading.unit import grade_programs, grade_unit_tests
-from collimate_rl.specs import PropertyReward, RewardSpec, StdioReward, UnitTestReward
+from collimate_rl.specs import AssertReward, PropertyReward, RewardSpec, StdioReward, UnitTestReward
 
 __all__ = ["CaseStore", "Graded", "grade_group"]
 
@@ -55,6 +56,8 @@ def grade_group(
         grade_unit_tests(run, spec)
     elif isinstance(spec, PropertyReward) and not _overrides(spec, PropertyReward):
         grade_property(run, spec)
+    elif isinstance(spec, AssertReward) and not _overrides(spec, AssertReward):
+        grade_test_code(run, spec)
     else:
         grade_classic(run, spec)
     return run.results
