@@ -183,7 +183,7 @@ class Connection(http.client.HTTPConnection):
         ):
             try:
                 self.sock = self._opened(family, address)
-            except OSError as exc:  # noqa: PERF203
+            except OSError as exc:
                 error = exc  # the next address of the same name may do
             else:
                 self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
