@@ -62,7 +62,9 @@ def progress(console: Console, groups: int) -> Iterator[Advance]:
 
         def line(report: GroupReport) -> None:
             told = count(report)
-            console.print(f"{seen['groups']}/{groups} groups graded ({report.task_id}); {told}", highlight=False)
+            console.print(
+                f"{seen['groups']}/{groups} groups graded ({report.task_id}); {told}", highlight=False, soft_wrap=True
+            )
 
         yield line
         return

@@ -17,6 +17,7 @@ from collimate_rl.rewards import extract_code, reward_spec_from_ground_truth
 from producer import BatchHandle, Producer
 
 POLL_S = 0.2
+FAULTS_SHOWN = 20
 
 
 def run(rows: Sequence[dict[str, str]]) -> int:
@@ -25,25 +26,32 @@ def run(rows: Sequence[dict[str, str]]) -> int:
     with Interrupt() as interrupt:
         stack = LocalStack(check=interrupt.check)
         try:
-            console.print("starting Redis, the sandbox daemon and a worker …", highlight=False)
+            _say(console, "starting Redis, the sandbox daemon and a worker …")
             with stack:
                 faults = _grade(stack, rows, console)
                 stack.keep_logs = bool(faults)
         except Interrupted as error:
-            console.print(f"{error}: everything is stopped", highlight=False)
+            _say(console, f"{error}: everything is stopped")
             return error.exit_code
         except (StackFailed, CollimateError, OSError) as error:
-            console.print(f"the demo failed: {error}", style="red", highlight=False, markup=False)
-            console.print(f"logs are kept in {stack.logs}", highlight=False, markup=False)
+            _say(console, f"the demo failed: {error}")
+            _say(console, f"logs are kept in {stack.logs}")
             return 1
     if faults:
         console.print("not as it must be:", style="red")
-        for fault in faults:
-            console.print(f"  {fault}", highlight=False, markup=False)
-        console.print(f"logs are kept in {stack.logs}", highlight=False, markup=False)
+        for fault in faults[:FAULTS_SHOWN]:
+            _say(console, f"  {fault}")
+        if len(faults) > FAULTS_SHOWN:
+            _say(console, f"  … and {len(faults) - FAULTS_SHOWN} more")
+        _say(console, f"logs are kept in {stack.logs}")
         return 1
     console.print("every right candidate scored 1.0, every wrong one 0.0", style="green")
     return 0
+
+
+def _say(console: Console, text: str) -> None:
+    """A line as it stands: not wrapped, nothing in it taken for markup."""
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def _grade(stack: LocalStack, rows: Sequence[dict[str, str]], console: Console) -> list[str]:
