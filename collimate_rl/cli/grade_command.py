@@ -84,6 +84,8 @@ def grade(
         )
         sys.exit(EXIT_INFRA)
     except CollimateError as error:
+        if error.is_misconfigured:
+            raise click.UsageError(error.message) from error
         click.echo(
             f"no verdict, for the infrastructure failed ({error.error_code}): {error}\n"
             "this says nothing about the candidate",
