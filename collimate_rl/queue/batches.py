@@ -13,7 +13,7 @@ from typing import Any
 from redis import Redis
 
 from collimate_rl.protocol import keys
-from collimate_rl.protocol.bounds import check_name
+from collimate_rl.protocol.bounds import check_name, clip_text
 from collimate_rl.protocol.messages import GradeBatch, Verdict
 from collimate_rl.protocol.results import BatchResult
 from collimate_rl.protocol.timing import Timing
@@ -188,20 +188,20 @@ class BatchQueue:
         infra -- infra-flagged answers (`protocol.infra_verdict`), in any order.
         fill -- a code for every candidate that has neither; without it, such candidates make the reply MISSING.
                 "expired" and "cancelled" give the result that status, any other code "failed".
-        detail -- for people, beside `fill`; at most 4 KiB.
+        detail -- for people, beside `fill`; clipped to 4 KiB.
         """
         pairs: list[str | bytes | int] = []
         for verdict in infra:
             if not verdict.infra_error:
                 raise ValueError(f"candidate {verdict.index} has a verdict: write it with verdict()")
             pairs += [verdict.index, codec.pack_verdict(verdict)]
-        text = detail.encode("utf-8", "surrogatepass")
+        text = clip_text(detail).encode("utf-8", "surrogatepass")
         reply = self._run("publish", hold.k, hold.owner, hold.fence, fill or "", text, *pairs)
         return PublishReply(Published(_word(reply)), tuple(int(i) for i in reply[1:]))
 
     def release(self, hold: Hold, mode: Mode, *, drop: bool = False, detail: str = "") -> ReleaseReply:
         """Gives the batch back, see `Mode`. With `drop`, returns the ledger entries of unjudged candidates."""
-        text = detail.encode("utf-8", "surrogatepass")
+        text = clip_text(detail).encode("utf-8", "surrogatepass")
         reply = self._run("release", hold.k, hold.owner, hold.fence, mode.value, int(drop), text)
         return ReleaseReply(Released(_word(reply)), _indexed(reply[1:]))
 

@@ -58,7 +58,7 @@ class QueueJanitor:
         over = self._over(waiting)
         bumped = self.queue.bump(k for k in waiting if k not in over)
         done: Counter[Mended] = Counter()
-        broken = 0
+        broken: list[str] = []
         for k in due:
             if k in listed and k not in over:
                 continue
@@ -67,11 +67,12 @@ class QueueJanitor:
             except QueueError as exc:
                 if exc.__class__ is not QueueError:  # an outage ends the pass
                     raise
-                broken += 1
+                broken.append(k)
                 log.warning("batch %s cannot be mended: %s", k, exc)
+        self.queue.bump(broken)  # else they would fill every pass
         with translate_errors("sweep the intermediate list"):
             swept = self._sweep.sweep()
-        return Pass(True, done, bumped, tuple(swept), broken)
+        return Pass(True, done, bumped, tuple(swept), len(broken))
 
     def _due(self) -> list[str]:
         with translate_errors("read what is due"):

@@ -91,3 +91,4 @@ def test_one_broken_batch_does_not_stop_the_janitor(queue: BatchQueue) -> None:
     queue.client.zadd(keys.pending("grade"), {broken: 1, fine: 2})
     done = QueueJanitor(queue, "j").run_once()
     assert (done.broken, dict(done.mended)) == (1, {Mended.LOOK: 1})
+    assert QueueJanitor(queue, "j").run_once().broken == 0  # not again at once
