@@ -81,6 +81,11 @@ class SessionInit:
         os.set_blocking(wake_write, False)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, _wake_only)
+        try:
+            # Not a word before the daemon has the zygote's own, which travels on the same channel.
+            receive_frame(self._channel)
+        except ChannelClosed:
+            os._exit(0)
         send_frame(self._channel, {"ready": True})
         poll = select.poll()
         poll.register(self._channel.fileno(), select.POLLIN)
