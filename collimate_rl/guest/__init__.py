@@ -36,6 +36,7 @@ PRELOAD = (
     "fractions",
     "functools",
     "heapq",
+    "importlib",
     "io",
     "itertools",
     "json",

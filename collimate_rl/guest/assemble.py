@@ -1,7 +1,7 @@
 """Makes one self-contained program of guest modules: what a sandbox gets is a single small text.
 
-Host-side only. What only people read goes (comments, docstrings, annotations, the names of locals), since the text
-travels with every exec. The result depends on the sources alone: client and daemon arrive at the same text.
+Host-side only. What only people read goes (comments, docstrings, annotations, names that nobody outside uses), since
+the text travels with every exec. The result depends on the sources alone: client and daemon arrive at the same text.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import itertools
 import keyword
 import string
 import tokenize
+from functools import lru_cache
 from importlib.resources import files
-from typing import Dict, Iterable, Iterator, List, Optional, Sequence, Set, Tuple, Union
+from typing import Dict, FrozenSet, Iterable, Iterator, List, NamedTuple, Sequence, Set, Tuple, Union
 
 _PACKAGE = "collimate_rl.guest"
 _LAYOUT = (tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER, tokenize.INDENT, tokenize.DEDENT)
@@ -21,45 +22,65 @@ _WORDS = (tokenize.NAME, tokenize.NUMBER, tokenize.STRING)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 Place = Tuple[int, int]
-Span = Tuple[Place, Place]
+Function = Union[ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda]
+
+
+class Source:
+    """A module's text, its tree and its tokens, each made once."""
+
+    def __init__(self, text: str) -> None:
+        self.rows = text.splitlines()
+        self.tree = ast.parse(text)
+        self.nodes = list(ast.walk(self.tree))
+        self.tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
+        self.words = {token.string for token in self.tokens if token.type == tokenize.NAME}
+
+
+class Renames(NamedTuple):
+    """`kept` are names that some call passes by keyword; `members` short names for the classes' private ones, `shared`
+    for what the modules of one program define."""
+
+    kept: FrozenSet[str] = frozenset()
+    members: Dict[str, str] = {}
+    shared: Dict[str, str] = {}
 
 
 def assemble(modules: Sequence[str]) -> str:
     """The text of the named guest modules in order, each seeing the names of those before it."""
-    sources = [files(_PACKAGE).joinpath(name + ".py").read_text(encoding="utf-8") for name in modules]
-    trees = [ast.parse(source) for source in sources]
-    kept = {node.arg for tree in trees for node in ast.walk(tree) if isinstance(node, ast.keyword) and node.arg}
-    taken = {word for source in sources for word in _words(source)}
-    members = _shortened((name for tree in trees for name in _private_members(tree)), taken)
-    shared = _shortened((name for tree in trees for name in _own_globals(tree) - kept), taken)
-    parts = [minified(source, kept, members, shared) for source in sources]
-    return "from __future__ import annotations\n" + "".join(parts)
+    sources = [_module(name) for name in modules]
+    nodes = [node for source in sources for node in source.nodes]
+    kept = frozenset(node.arg for node in nodes if isinstance(node, ast.keyword) and node.arg)
+    taken = set().union(*[source.words for source in sources])
+    renames = Renames(
+        kept=kept,
+        members=_shortened((name for source in sources for name in _private_members(source)), taken),
+        shared=_shortened((name for source in sources for name in _own_globals(source.tree) - kept), taken),
+    )
+    return "from __future__ import annotations\n" + "".join(_minified(source, renames) for source in sources)
 
 
-def minified(source: str, kept: Set[str], members: Dict[str, str], shared: Dict[str, str]) -> str:
-    """The same program in fewer characters.
+@lru_cache(maxsize=None)
+def _module(name: str) -> Source:
+    return Source(files(_PACKAGE).joinpath(name + ".py").read_text(encoding="utf-8"))
 
-    `kept` are the names that some call passes by keyword; `members` and `shared` are short names for the private names
-    of classes, and for what the modules of one program define.
-    """
-    tree = ast.parse(source)
-    typing_names = _typing_names(tree)
-    gone = _statements_to_drop(tree, typing_names)
-    cuts = _annotation_spans(tree, source)
-    renamed = _local_names(tree, source, kept | set(shared))
-    methods = {
-        (node.lineno, node.col_offset + len("def "))
-        for owner in ast.walk(tree)
-        if isinstance(owner, ast.ClassDef)
-        for node in owner.body
-        if isinstance(node, ast.FunctionDef)
-    }
+
+def minified(text: str, kept: Iterable[str] = ()) -> str:
+    """One module in fewer characters, its own names for others to use left alone."""
+    return _minified(Source(text), Renames(kept=frozenset(kept)))
+
+
+def _minified(source: Source, renames: Renames) -> str:
+    gone = _statements_to_drop(source)
+    cuts = _annotations(source)
+    methods = _method_names(source)
+    locals_at = _local_names(source, renames)
     lines: List[str] = []
-    line, depth, previous, opening = "", 0, 0, True
+    line, depth, previous, before, opening = "", 0, 0, "", True
     skip_to: Place = (0, 0)
-    before = ""
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        kind, word = token.type, token.string
+    function_end: Place = (0, 0)
+    names: Dict[str, str] = {}
+    for token in source.tokens:
+        kind, word, start = token.type, token.string, token.start
         depth += (kind == tokenize.INDENT) - (kind == tokenize.DEDENT)
         if kind == tokenize.NEWLINE:
             if line:
@@ -68,28 +89,116 @@ def minified(source: str, kept: Set[str], members: Dict[str, str], shared: Dict[
             continue
         if kind in _LAYOUT:
             continue
-        if opening and token.start in gone:
-            skip_to, line = gone[token.start]
+        if opening and start in gone:
+            skip_to, line = gone[start]
         opening = False
-        if token.start < skip_to or any(begin <= token.start < end for begin, end in cuts):
+        if start in cuts:
+            skip_to = cuts[start]
+        if start in locals_at:
+            function_end, names = locals_at[start]
+        elif start >= function_end:
+            names = {}
+        if start < skip_to:
             continue
-        if kind == tokenize.NAME and (before == "." or token.start in methods):
-            word = members.get(word, word)
-        elif kind == tokenize.NAME and word in shared:
-            word = shared[word]
-        elif kind == tokenize.NAME:
-            word = next((names[word] for span, names in renamed if _within(token, span) and word in names), word)
+        if kind == tokenize.NAME:
+            if before == "." or start in methods:
+                word = renames.members.get(word, word)
+            else:
+                word = renames.shared.get(word) or names.get(word, word)
         if kind in _WORDS and previous in _WORDS:
             line += " "
         line += word
-        previous, before = kind, word
+        previous, before = kind, token.string
     return "\n".join(lines) + "\n"
 
 
-def _private_members(tree: ast.Module) -> Set[str]:
+def _end(node: Union[ast.expr, ast.stmt]) -> Place:
+    assert node.end_lineno is not None
+    assert node.end_col_offset is not None
+    return node.end_lineno, node.end_col_offset
+
+
+def _is_tuple_class(node: ast.AST) -> bool:
+    """Whether a class lives by its annotations."""
+    return isinstance(node, ast.ClassDef) and any(isinstance(b, ast.Name) and b.id == "NamedTuple" for b in node.bases)
+
+
+def _annotations(source: Source) -> Dict[Place, Place]:
+    """Where annotations begin, at the colon or arrow in front of each, and where they end."""
+    fields = {item for node in source.nodes if _is_tuple_class(node) for item in getattr(node, "body", [])}
+    found = {}
+    for node in source.nodes:
+        annotation, mark = None, ":"
+        if isinstance(node, ast.arg):
+            annotation = node.annotation
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            annotation, mark = node.returns, "->"
+        elif isinstance(node, ast.AnnAssign) and node not in fields:
+            annotation = node.annotation
+        if annotation is not None:
+            row = annotation.lineno
+            found[(row, source.rows[row - 1].rindex(mark, 0, annotation.col_offset))] = _end(annotation)
+    return found
+
+
+def _statements_to_drop(source: Source) -> Dict[Place, Tuple[Place, str]]:
+    """Where statements begin that only people and type checkers read: their ends, and what stands in for them."""
+    typing_names = {
+        alias.name
+        for node in source.tree.body
+        if isinstance(node, ast.ImportFrom) and node.module == "typing"
+        for alias in node.names
+    }
+    found: Dict[Place, Tuple[Place, str]] = {}
+    for node in source.nodes:
+        for name in ("body", "orelse", "finalbody"):
+            body = getattr(node, name, None)
+            if not isinstance(body, list) or not body or not isinstance(body[0], ast.stmt):
+                continue
+            going = [s for s in body if _goes(s, typing_names) and not (_is_tuple_class(node) and _is_field(s))]
+            for statement in going:
+                needed = len(going) == len(body) and statement is body[0] and not isinstance(node, ast.Module)
+                stand_in = _stand_in(statement) or ("pass" if needed else "")
+                found[(statement.lineno, statement.col_offset)] = (_end(statement), stand_in)
+    return found
+
+
+def _is_field(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.AnnAssign)
+
+
+def _stand_in(statement: ast.stmt) -> str:
+    if isinstance(statement, ast.ImportFrom) and any(alias.name == "NamedTuple" for alias in statement.names):
+        return "from typing import NamedTuple"
+    return ""
+
+
+def _goes(statement: ast.stmt, typing_names: Set[str]) -> bool:
+    if isinstance(statement, ast.ImportFrom):
+        return (statement.module or "").startswith(_PACKAGE) or statement.module in ("__future__", "typing")
+    if isinstance(statement, ast.AnnAssign):
+        return statement.value is None
+    if isinstance(statement, ast.Assign):  # an alias for annotations
+        value = statement.value.value if isinstance(statement.value, ast.Subscript) else statement.value
+        return isinstance(value, ast.Name) and value.id in typing_names
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+
+
+def _method_names(source: Source) -> Set[Place]:
+    """Where the names of methods stand, which are attributes and no variables."""
+    return {
+        (node.lineno, node.col_offset + len("def "))
+        for owner in source.nodes
+        if isinstance(owner, ast.ClassDef)
+        for node in owner.body
+        if isinstance(node, ast.FunctionDef)
+    }
+
+
+def _private_members(source: Source) -> Set[str]:
     """Names of methods and of attributes set on `self` that begin with one underscore."""
     found: Set[str] = set()
-    for node in ast.walk(tree):
+    for node in source.nodes:
         if isinstance(node, ast.ClassDef):
             found |= {item.name for item in node.body if isinstance(item, ast.FunctionDef)}
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and _is_self(node.value):
@@ -112,104 +221,29 @@ def _own_globals(tree: ast.Module) -> Set[str]:
     return {name for name in found if len(name) > 2}
 
 
-def _shortened(names: Iterable[str], taken: Set[str]) -> Dict[str, str]:
-    free = ("_" + name for name in _short_names() if "_" + name not in taken)
-    return dict(zip(sorted(set(names)), free))
-
-
-def _words(source: str, span: Optional[Span] = None) -> Set[str]:
-    """Every name and keyword in the source, or in a part of it."""
-    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-    return {t.string for t in tokens if t.type == tokenize.NAME and (span is None or _within(t, span))}
-
-
-def _place(node: Union[ast.expr, ast.stmt]) -> Span:
-    assert node.end_lineno is not None
-    assert node.end_col_offset is not None
-    return (node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset)
-
-
-def _within(token: tokenize.TokenInfo, span: Span) -> bool:
-    return span[0] <= token.start < span[1]
-
-
-def _typing_names(tree: ast.Module) -> Set[str]:
-    imports = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module == "typing"]
-    return {alias.name for node in imports for alias in node.names}
-
-
-def _annotation_spans(tree: ast.AST, source: str) -> List[Span]:
-    """Where annotations stand, with the colon or arrow in front of each."""
-    rows = source.splitlines()
-    found = []
-    for node in ast.walk(tree):
-        annotation, mark = None, ":"
-        if isinstance(node, ast.arg):
-            annotation = node.annotation
-        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            annotation, mark = node.returns, "->"
-        elif isinstance(node, ast.AnnAssign):
-            annotation = node.annotation
-        if annotation is not None:
-            (row, column), end = _place(annotation)
-            found.append(((row, rows[row - 1].rindex(mark, 0, column)), end))
-    return found
-
-
-def _statements_to_drop(tree: ast.Module, typing_names: Set[str]) -> Dict[Place, Tuple[Place, str]]:
-    """Where statements begin that only people and type checkers read: their ends, and what stands in for them."""
-    found: Dict[Place, Tuple[Place, str]] = {}
-    for node in ast.walk(tree):
-        for name in ("body", "orelse", "finalbody"):
-            body = getattr(node, name, None)
-            if not isinstance(body, list) or not body or not isinstance(body[0], ast.stmt):
-                continue
-            going = [statement for statement in body if _goes(statement, typing_names)]
-            for statement in going:
-                begin, end = _place(statement)
-                needed = len(going) == len(body) and statement is body[0] and not isinstance(node, ast.Module)
-                found[begin] = (end, _stand_in(statement) or ("pass" if needed else ""))
-    return found
-
-
-def _stand_in(statement: ast.stmt) -> str:
-    if isinstance(statement, ast.ImportFrom) and any(alias.name == "NamedTuple" for alias in statement.names):
-        return "from typing import NamedTuple"
-    return ""
-
-
-def _goes(statement: ast.stmt, typing_names: Set[str]) -> bool:
-    if isinstance(statement, ast.ImportFrom):
-        return (statement.module or "").startswith(_PACKAGE) or statement.module in ("__future__", "typing")
-    if isinstance(statement, ast.AnnAssign):
-        return statement.value is None
-    if isinstance(statement, ast.Assign):  # an alias for annotations
-        value = statement.value.value if isinstance(statement.value, ast.Subscript) else statement.value
-        return isinstance(value, ast.Name) and value.id in typing_names
-    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
-
-
-def _local_names(tree: ast.Module, source: str, kept: Set[str]) -> List[Tuple[Span, Dict[str, str]]]:
-    """Per outermost function, short names for what is bound in it alone."""
-    outer = set(kept)
-    for node in _outside_functions(tree):
+def _local_names(source: Source, renames: Renames) -> Dict[Place, Tuple[Place, Dict[str, str]]]:
+    """Per outermost function, from its beginning to its end, short names for what is bound in it alone."""
+    outside = list(_outside_functions(source.tree))
+    outer = set(renames.kept) | set(renames.shared)
+    for node in outside:
         outer |= _bound(node)
-    found = []
-    for function in _outermost_functions(tree):
-        span = _place(function)
-        words = _words(source, span)
+    found = {}
+    for function in outside:
+        if not isinstance(function, _FUNCTIONS):
+            continue
         bound: Set[str] = set()
+        free: Set[str] = set()
         for node in ast.walk(function):
             bound |= _bound(node)
-        if not isinstance(function, ast.Lambda):
-            bound.discard(function.name)
-        for node in ast.walk(function):
             if isinstance(node, (ast.Import, ast.ImportFrom)):
-                bound -= {(alias.asname or alias.name).split(".")[0] for alias in node.names}
+                free |= _bound(node)
             elif isinstance(node, ast.Global):
-                bound -= set(node.names)
-        short = (name for name in _short_names() if name not in words)
-        found.append((span, {name: next(short) for name in sorted(bound - outer) if len(name) > 1}))
+                free |= set(node.names)
+        if not isinstance(function, ast.Lambda):
+            free.add(function.name)
+        short = (name for name in _short_names() if name not in source.words)
+        names = {name: next(short) for name in sorted(bound - free - outer) if len(name) > 1}
+        found[(function.lineno, function.col_offset)] = (_end(function), names)
     return found
 
 
@@ -235,8 +269,9 @@ def _outside_functions(tree: ast.AST) -> Iterator[ast.AST]:
             yield from _outside_functions(child)
 
 
-def _outermost_functions(tree: ast.AST) -> List[Union[ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda]]:
-    return [node for node in _outside_functions(tree) if isinstance(node, _FUNCTIONS)]
+def _shortened(names: Iterable[str], taken: Set[str]) -> Dict[str, str]:
+    free = ("_" + name for name in _short_names() if "_" + name not in taken)
+    return dict(zip(sorted(set(names)), free))
 
 
 def _short_names() -> Iterator[str]:

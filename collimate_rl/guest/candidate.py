@@ -171,7 +171,9 @@ def candidate(link: socket.socket) -> NoReturn:
         link.sendall(frame)
         os._exit(code)
     this = Candidate(job, "solution")
-    link.sendall(framed(-1, most, this.load))
+    frame = framed(-1, most, this.load)
+    flush()
+    link.sendall(frame)
     for index, line in enumerate(lines, job["first"]):
         frame = framed(index, most, this.answer, json.loads(line))
         flush()

@@ -64,14 +64,16 @@ class Checker:
 
     def _check(self, node: Tree, depth: int, numbered: bool = True) -> None:
         self._nodes += 1
+        if self._nodes > MAX_NODES:
+            raise BadTree("the value is too large")
         t = type(node)
         if node is None or t is bool or t is str:
             return
         if t is int:
             small(node)
             return
-        if t is not list or not node or type(node[0]) is not str or depth > MAX_DEPTH or self._nodes > MAX_NODES:
-            raise BadTree("no node of ours, or more or deeper than may be")
+        if t is not list or not node or type(node[0]) is not str or depth > MAX_DEPTH:
+            raise BadTree("no node of ours, or deeper than may be")
         tag = node[0]
         before, k = self._nodes, len(self.sizes)
         if len(tag) != 1:

@@ -18,10 +18,10 @@ KINDS = (b"v", b"x", b"o", b"l", b"e", b"m")
 
 
 class Holder:
-    """One candidate at a time, through the nursery behind `link`."""
+    """One candidate at a time, through the nursery behind `link`; `keep` says whether its output is wanted."""
 
-    def __init__(self, link: socket.socket) -> None:
-        self.link = link
+    def __init__(self, link: socket.socket, keep: bool) -> None:
+        self.link, self.keep = link, keep
         self.pid = 0
         self.lost = False  # the nursery is gone: no further candidate can be had
         self.tail, self.seen = b"", 0
@@ -103,7 +103,7 @@ class Holder:
         while True:
             if self.ended is not None:
                 for fd in [frames, *self.fds]:
-                    while self.take(fd, most, whole):
+                    while self.take(fd, most):
                         pass
             if len(self.printed) > most if whole else len(self.pending) > most + TAIL:
                 return "l"
@@ -128,10 +128,10 @@ class Holder:
                         data = data[:0]  # it has closed its end
                     if not data:
                         poll.modify(frames, select.POLLIN)
-                elif self.take(fd, most, whole) is None:
+                elif self.take(fd, most) is None:
                     poll.unregister(fd)
 
-    def take(self, fd: int, most: int, keep: bool) -> Optional[bool]:
+    def take(self, fd: int, most: int) -> Optional[bool]:
         """Read what a channel holds now: whether there was anything; None at its end."""
         try:
             piece = os.read(fd, 1 << 16)
@@ -144,7 +144,7 @@ class Holder:
         else:
             self.seen += len(piece)
             self.tail = (self.tail + piece)[-TAIL:]
-            if fd == self.out and keep and len(self.printed) <= most:
+            if fd == self.out and self.keep and len(self.printed) <= most:
                 self.printed += piece
         return True if piece else None
 

@@ -52,7 +52,7 @@ def perform(holder: Holder, job: Dict[str, Any]) -> str:
             break
         if program:
             holder.spawn(op["stdin"])
-            kind, line, ms = timed(holder, job, 0, dict(job, first=0), True)
+            kind, line, ms = timed(holder, job, 0, dict(job, first=0))
             if kind in "vxd":
                 status = holder.death()
                 if status[1] == "0":
@@ -70,13 +70,10 @@ def perform(holder: Holder, job: Dict[str, Any]) -> str:
                     if kind != "v":
                         break
             if kind == "v":
-                kind, line, ms = timed(holder, job, index, op, job["prints"])
+                kind, line, ms = timed(holder, job, index, op)
             cases.append([kind, ms])
             if job["prints"]:
-                while holder.fds and holder.take(holder.out, TAIL, True):
-                    pass
-                cases[-1].append(holder.printed[: job["value_bytes"]].decode("utf-8", "replace"))
-                holder.printed = b""
+                cases[-1].append(drained(holder)[: job["value_bytes"]].decode("utf-8", "replace"))
             if kind in "tdmb" or line == "null":
                 holder.end()
         room -= len(line)
@@ -102,16 +99,25 @@ def left(job: Dict[str, Any]) -> float:
 def loaded(holder: Holder, job: Dict[str, Any], first: int) -> Tuple[str, str, float]:
     """Start a candidate that answers from op `first` on."""
     holder.spawn()
-    result = timed(holder, job, -1, dict(job, first=first), False)
+    result = timed(holder, job, -1, dict(job, first=first))
+    drained(holder)
     if result[0] != "v":
         holder.end()
     return result
 
 
-def timed(holder: Holder, job: Dict[str, Any], index: int, message: Any, keep: bool) -> Tuple[str, str, float]:
+def drained(holder: Holder) -> bytes:
+    """What the candidate has printed since this was last asked."""
+    while holder.fds and holder.take(holder.out, TAIL):
+        pass
+    printed, holder.printed = holder.printed, b""
+    return printed
+
+
+def timed(holder: Holder, job: Dict[str, Any], index: int, message: Any) -> Tuple[str, str, float]:
     begun = time.monotonic()
     until = begun + min(left(job), job["case_s"])
-    kind, line = holder.ask(index, message, until, job["value_bytes"], keep and job["program"])
+    kind, line = holder.ask(index, message, until, job["value_bytes"], job["program"])
     return kind, line, round((time.monotonic() - begun) * 1000, 3)
 
 
@@ -153,7 +159,7 @@ def main() -> None:
         job = json.load(file)
     os.unlink(JOB)
     mark = job.pop("mark")
-    holder = Holder(ours)
+    holder = Holder(ours, job["program"] or job["prints"])
     body = kept(job, lambda: perform(holder, job)) if job["id"] else perform(holder, job)
     ours.close()
     os.waitpid(pid, 0)

@@ -126,7 +126,7 @@ def solve(n):
         "        self.seen.append(x)\n        return self.seen[0]\n",
         "if __name__ == '__main__':\n    raise SystemExit(1)\ndef solve(x): return x\n",
         "import asyncio\nasync def f(x): return x\ndef solve(x): return asyncio.run(f(x))\n",
-        "import multiprocessing\ndef solve(x):\n    with multiprocessing.Pool(1) as pool: return pool.map(abs, [x])[0]\n",
+        "from multiprocessing import Pool\ndef solve(x):\n    with Pool(1) as pool: return pool.map(abs, [x])[0]\n",
     ],
 )
 def test_honest_code_with_habits_passes(client: CollimateClient, code: str) -> None:

@@ -250,7 +250,9 @@ def test_infra_errors_are_raised_flagged_or_dropped(client: CollimateClient) -> 
         grade_batch(client, "nowhere", codes, DOUBLES)
     assert caught.value.error_code == "no_template"
     flagged = grade_batch(client, "nowhere", codes, DOUBLES, on_infra_error="zero")
-    assert [(r.reward, r.infra_error, r.error_code, r.outcome) for r in flagged] == [(0.0, True, "no_template", None)] * 2
+    assert [(r.reward, r.infra_error, r.error_code, r.outcome) for r in flagged] == [
+        (0.0, True, "no_template", None)
+    ] * 2
     assert grade_batch(client, "nowhere", codes, DOUBLES, on_infra_error="skip") == []
     with pytest.raises(CollimateError) as caught:
         grade(client, "py", codes[0], DOUBLES, seed="short")

@@ -1,0 +1,118 @@
+"""Assembled programs mean what their modules mean."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from collimate_rl import guest
+from collimate_rl.guest.assemble import assemble, minified
+
+
+def run(source: str, kept: tuple[str, ...] = ()) -> dict[str, Any]:
+    space: dict[str, Any] = {"__name__": "assembled"}
+    exec(compile(minified(source, kept), "<minified>", "exec"), space)
+    return space
+
+
+def test_only_what_people_read_goes() -> None:
+    source = '''"""Doc."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, NamedTuple
+
+from collimate_rl.guest.plain import dumps
+
+Alias = Dict[str, Any]
+LIMIT: int = 3  # a comment
+
+
+class Pair(NamedTuple):
+    left: int
+
+
+class Empty(Exception):
+    """Nothing but words."""
+
+
+def outer(first: int, *rest: int, word: str = "a: b", **more: Any) -> Any:
+    """Doc."""
+    total: int = first
+    bare: int
+    try:
+        raise Empty("no # comment")
+    except Empty as fault:
+        text = "%s" % fault
+    inner = lambda value: value + total
+    return [inner(item) for item in rest], text, {"first": first, **more}, word
+'''
+    text = minified(source, ["word"])
+    assert "Doc" not in text
+    assert "comment" in text
+    assert "# a" not in text
+    assert "collimate_rl" not in text
+    assert "Alias" not in text
+    space = run(source, ("word",))
+    assert space["Pair"](5).left == 5
+    assert space["outer"](1, 2, 3, word="w", k=5) == ([3, 4], "no # comment", {"first": 1, "k": 5}, "w")
+    assert space["LIMIT"] == 3
+
+
+def test_names_passed_by_keyword_are_kept() -> None:
+    source = "def f(long_name, other):\n    return long_name - other\n"
+    text = minified(source, ["long_name"])
+    assert "long_name" in text
+    assert "other" not in text
+
+
+def test_globals_and_imports_inside_functions_are_kept() -> None:
+    source = """
+count = 0
+def up():
+    global count
+    import math as numbers
+    count += numbers.floor(1.5)
+    for count2 in range(2):
+        pass
+    return count, count2
+"""
+    space = run(source)
+    assert space["up"]() == (1, 1)
+    assert space["count"] == 1
+
+
+def test_the_text_depends_on_the_sources_alone() -> None:
+    code = "from collimate_rl import guest; print(sorted(guest.programs().items()))"
+    seen = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd=Path(__file__).parents[2],
+            env={"PYTHONHASHSEED": str(seed)},
+        ).stdout
+        for seed in (1, 2)
+    }
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize("name", sorted(guest.programs()))
+def test_every_program_parses_as_python_38(name: str) -> None:
+    ast.parse(guest.programs()[name], feature_version=(3, 8))
+    assert assemble(guest.MODULES[name]) == guest.programs()[name]
+
+
+def test_guest_modules_are_preloaded() -> None:
+    wanted: set[str] = set()
+    for text in guest.programs().values():
+        for node in ast.parse(text).body:
+            if isinstance(node, ast.Import):
+                wanted |= {alias.name for alias in node.names}
+    assert wanted - {"builtins", "sys"} <= set(guest.PRELOAD) | set(sys.builtin_module_names)
