@@ -236,7 +236,7 @@ class Producer:
 
     def _check_template(self, template: str) -> None:
         at, known = self._templates
-        if known is not None and template in known and self._clock() - at < TEMPLATES_FOR_S:
+        if self._clock() - at < TEMPLATES_FOR_S and (known is None or template in known):
             return
         # A refusal is never given from memory: the node that has the template may just have come.
         known = self._living_templates()

@@ -27,6 +27,12 @@ BLOCK_S = 0.25
 """How long a read waits on the server: short, since stopping waits for it; an answer ends it at once."""
 MAX_BACKOFF_S = 5.0
 OVERDUE_EVERY_S = 2.0
+REFUSED_BUDGET_S = 60.0
+"""A server that is there but refuses us (out of memory, rights taken away) may get over it for so long."""
+
+
+class NameTaken(QueueError):
+    """Another process holds this producer's name: its answers are that process' now."""
 
 
 class Waiting:
@@ -148,21 +154,30 @@ class Reader:
             self.lost(QueueError(f"the producer's reader died: {type(exc).__name__}: {exc}"))
 
     def _loop(self) -> None:
-        backoff = 0.0
+        backoff, refused_at = 0.0, None
         while not self._stop.is_set():
             try:
                 if backoff:
                     self._keep_name()
                     self._submit_again()
-                    backoff = 0.0
                 self._read()
                 self._keep_house()
+                backoff, refused_at = 0.0, None
+                continue
+            except NameTaken:
+                raise
             except RedisUnavailable as exc:
-                if not backoff:
-                    self.outages += 1
-                    log.warning("%s; trying again until it is back", exc)
-                backoff = min(MAX_BACKOFF_S, max(0.1, backoff * 2))
-                self._stop.wait(backoff * (0.5 + self.jitter() / 2))
+                trouble: QueueError = exc
+            except QueueError as exc:
+                trouble = exc
+                refused_at = refused_at or self.clock()
+                if self.clock() - refused_at > REFUSED_BUDGET_S:
+                    raise
+            if not backoff:
+                self.outages += 1
+                log.warning("%s; trying again", trouble)
+            backoff = min(MAX_BACKOFF_S, max(0.1, backoff * 2))
+            self._stop.wait(backoff * (0.5 + self.jitter() / 2))
 
     def _read(self) -> None:
         with translate_errors("read finished batches"):
@@ -202,7 +217,7 @@ class Reader:
         lease_ms = self.queue.timing.producer_lease_ms
         self._next_lease = self.clock() + lease_ms / 3000
         if not self.queue.lease(self.lease_name, self.token, lease_ms).mine:
-            raise QueueError(
+            raise NameTaken(
                 f"another process took the producer name {self.name!r} of run {self.run!r} while this one was away: "
                 "give every process of a run a name of its own"
             )

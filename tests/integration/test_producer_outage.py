@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from collimate_rl.errors import RedisUnavailable
+from collimate_rl.errors import QueueError, RedisUnavailable
 from collimate_rl.protocol import Timing, keys
 from collimate_rl.queue.clients import connect_commands
 from collimate_rl.queue.server import LocalRedis, find_servers
@@ -133,3 +133,26 @@ def persistent(producer: Producer, id: str) -> BatchHandle:
         except RedisUnavailable:
             assert time.monotonic() < end
             time.sleep(0.1)
+
+
+def test_a_server_out_of_memory_refuses_and_forgets_nothing(binary: Path) -> None:
+    with LocalRedis(binary=binary) as server, Producer(server.url, run="run") as producer:
+        handles = [send(producer, "before")]
+        client = connect_commands(server.url)
+        client.config_set("maxmemory", "1mb")
+        with pytest.raises(QueueError, match="out of memory"):
+            send(producer, "during")
+        assert client.zcard(keys.pending("grade")) == 1
+        with TinyWorker(server.url) as worker:
+            time.sleep(0.5)
+            assert not handles[0].done()
+            client.config_set("maxmemory", "0")
+            handles.append(send(producer, "during"))
+            worker.queue.mend(handles[0].k)  # its bell was taken while it could not be claimed: look once …
+            lost = keys.BatchKeys(handles[0].k).state
+            client.hset(lost, "unlisted_at", 1)
+            if not handles[0].done():
+                worker.queue.mend(handles[0].k)  # … and again
+            for handle in handles:
+                assert handle.result(WAIT_S).rewards() == [1.0, 1.0]
+        client.close()
