@@ -6,7 +6,6 @@ those values. A judge that can't be had at all is the infrastructure's failure.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -90,7 +89,7 @@ class Judge:
         self, run: GroupRun, spec: AssertReward, *, clock: float, reference_names: Sequence[str], refused: Sequence[str]
     ) -> None:
         self._run = run
-        self._digest = hashlib.sha256(spec.content().encode("utf-8", "surrogatepass")).hexdigest()
+        self._digest = spec.digest
         self._cap = spec.max_cases or MAX_OPS
         self._row = {
             "test": spec.test,
@@ -100,7 +99,7 @@ class Judge:
             "per_assert": spec.per_assert,
             "reference_names": list(reference_names),
             "refused": list(refused),
-            "seed": int(self._digest[:16], 16),
+            "seed": spec.random_seed,
             "clock": clock,
         }
 
@@ -121,7 +120,7 @@ class Judge:
         while waiting:
             batch = _first_batch(waiting)
             told = self._verdicts(batch)
-            late = []
+            late: list[Unit] = []
             for unit in batch:
                 verdict = told.get(unit.id, Told(end="died"))
                 if verdict.end == "told":

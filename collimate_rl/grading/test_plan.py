@@ -59,7 +59,7 @@ class Row:
 
 
 class RowCache:
-    """The rows last used, or the faults that they have, by their specs' content. Bounded in number and in bytes."""
+    """The rows last used, or the faults that they have, by their specs' digests. Bounded in number and in bytes."""
 
     def __init__(self, rows: int = MAX_ROWS, size: int = MAX_KEPT_BYTES) -> None:
         self._rows = rows
@@ -68,20 +68,20 @@ class RowCache:
         self._bytes = 0
         self._lock = threading.Lock()
 
-    def get(self, content: str) -> Row | SpecFault | None:
+    def get(self, digest: str) -> Row | SpecFault | None:
         with self._lock:
-            found = self._kept.get(content)
+            found = self._kept.get(digest)
             if found is None:
                 return None
-            self._kept.move_to_end(content)
+            self._kept.move_to_end(digest)
             return found[0]
 
-    def put(self, content: str, row: Row | SpecFault) -> None:
-        size = len(content) + (len(row.pack()) if isinstance(row, Row) else 0)
+    def put(self, digest: str, row: Row | SpecFault) -> None:
+        size = len(digest) + (len(row.pack()) if isinstance(row, Row) else 0)
         with self._lock:
-            _, before = self._kept.pop(content, (None, 0))
+            _, before = self._kept.pop(digest, (None, 0))
             self._bytes += size - before
-            self._kept[content] = (row, size)
+            self._kept[digest] = (row, size)
             while self._kept and (len(self._kept) > self._rows or self._bytes > self._size):
                 self._bytes -= self._kept.popitem(last=False)[1][1]
 
@@ -100,17 +100,17 @@ def ready_row(
     row = Row.unpack(stored) if stored is not None else None
     if row is not None:
         return row
-    content = spec.content()
-    known = cache.get(content)
+    digest = spec.digest
+    known = cache.get(digest)
     if known is None:
         try:
             known = _prepare(run, spec, clock())
         except _MachineTrouble as trouble:
             raise SpecFault(str(trouble)) from None
         except SpecFault as fault:
-            cache.put(content, fault)
+            cache.put(digest, fault)
             raise
-        cache.put(content, known)
+        cache.put(digest, known)
     if isinstance(known, SpecFault):
         raise SpecFault(str(known))
     if run.case_store is not None and stored is None:

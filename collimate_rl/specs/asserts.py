@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import warnings
@@ -78,7 +79,10 @@ class AssertReward(RewardSpec):
         shape = _Completion(completion, self.entry)
         if shape.whole:
             return _in_front(prompt, completion)
-        return self.prompt.rstrip("\n") + "\n" + shape.body if self.prompt.strip() else completion
+        opens = rf"^[ \t]*(?:async[ \t]+)?def[ \t]+{re.escape(self.entry or '')}\b"
+        if not prompt.stubs and not re.search(opens, self.prompt, re.MULTILINE):
+            return completion
+        return self.prompt.rstrip("\n") + "\n" + shape.body
 
     def build(self, candidate_path: str) -> str:
         """The classic one-program grader, which a subclass that overrides `build` or `parse` is graded by."""
@@ -97,9 +101,16 @@ class AssertReward(RewardSpec):
         """The spec that `to_wire` wrote; ValueError when it didn't."""
         return cls(**{key: value for key, value in wire.items() if key != "type"})
 
-    def content(self) -> str:
-        """Equal for specs that plan and judge alike, as a key for what is kept per row."""
-        return json.dumps([getattr(self, name) for name in _FIELDS])
+    @property
+    def digest(self) -> str:
+        """64 hex digits, equal for specs that plan and judge alike."""
+        content = json.dumps([getattr(self, name) for name in _FIELDS])
+        return hashlib.sha256(content.encode("ascii")).hexdigest()
+
+    @property
+    def random_seed(self) -> int:
+        """What `random` is seeded with before the test runs, in every judge."""
+        return int(self.digest[:16], 16)
 
 
 _FIELDS = ("test", "entry", "prompt", "setup", "reference", "per_assert", "case_timeout_s", "max_cases")
@@ -132,7 +143,7 @@ class _Completion:
             self.whole = False
             return
         defines = rf"^[ \t]*(?:async[ \t]+)?def[ \t]+{name}\b|^class[ \t]+{name}\b|^{name}[ \t]*[:=]"
-        starts = r"(?:def|class|import|from|async|@|if __name__)\b?|#"
+        starts = r"(?:def|class|import|from|async)\b|@|if __name__|#"
         self.whole = bool(re.search(defines, completion, re.MULTILINE)) or bool(re.match(starts, lines[0]))
         if not self.whole:
             only_first = (
