@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from worker import logs
 from worker.settings import Loaded, WorkerSettings, environment_name, load, mask_password, option_name, parse_timing
+from worker.signals import STOP_SIGNALS
 
 EXIT_REFUSED = 2
 COMMANDS = {
@@ -104,7 +105,7 @@ def run_janitor(settings: WorkerSettings, *, once: bool, dry_run: bool) -> int:
             rounds.resign()
             return 0
         stop = threading.Event()
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in STOP_SIGNALS:
             signal.signal(number, lambda _number, _frame: stop.set())
         run_alone(queue, token, stop.wait)
     except QueueError as error:

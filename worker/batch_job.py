@@ -28,8 +28,9 @@ OK, DONE, BUSY, FENCED, GONE = "OK", "DONE", "BUSY", "FENCED", "GONE"
 
 def run_batch(bench: Bench, host: Host, k: str) -> str:
     """Answer one bell. Returns OK (done with it here), DONE, BUSY, FENCED or GONE, for people; raises nothing."""
+    owner = secrets.token_hex(12)  # once: a claim whose reply was lost is sent again by the same owner
     try:
-        reply = persist(lambda: bench.queue.claim(k, secrets.token_hex(12), bench.worker, bench.node))
+        reply = persist(lambda: bench.queue.claim(k, owner, bench.worker, bench.node))
     except RedisUnavailable as error:
         # The bell is lost with this; the janitor rings another.
         logs.emit(logs.BATCH_SKIPPED, logging.WARNING, k=k, reply="unavailable", error=error.message)
@@ -96,6 +97,8 @@ class _Execution:
             return FENCED
 
     def _work(self, keeper: Keeper) -> str:
+        if not self._grant.payload:
+            return self._close(lambda: self._fill("internal", "the batch's payload is gone from the server"))
         try:
             batch = codec.unpack_batch(self._grant.payload)
         except UnknownVersion as error:
@@ -110,7 +113,7 @@ class _Execution:
             if keeper.reason is not None:
                 return self._stopped(keeper.reason)
             return self._misconfigured("bad_request", str(error))
-        if keeper.reason is not None:
+        if keeper.reason is not None and (keeper.reason is Reason.FENCED or not work.complete):
             return self._stopped(keeper.reason)
         return self._finish(work)
 

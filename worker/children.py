@@ -78,7 +78,11 @@ class Children:
         for number, place in enumerate(self._places):
             if place.child is None and place.due_at <= self._clock():
                 name = self._name_for(number)
-                process = self._spawn(name)
+                try:
+                    process = self._spawn(name)
+                except OSError:  # no process or no memory to be had just now
+                    self._back_off(place)
+                    continue
                 place.child = Child(
                     place=number,
                     name=name,
@@ -100,11 +104,18 @@ class Children:
             if code is None:
                 continue
             lived = self._clock() - child.started_at
-            place.failures = 0 if lived >= SETTLED_S else place.failures + 1
-            wait = min(FIRST_BACKOFF_S * 2 ** max(0, place.failures - 1), LONGEST_BACKOFF_S)
-            place.child, place.due_at = None, self._clock() + wait
+            if lived >= SETTLED_S:
+                place.failures = 0
+            place.child = None
+            wait = self._back_off(place)
             ended.append(Ended(child=child, code=code, lived_s=lived, restart_in_s=wait))
         return ended
+
+    def _back_off(self, place: _Place) -> float:
+        wait = min(FIRST_BACKOFF_S * 2.0 ** min(place.failures, 20), LONGEST_BACKOFF_S)
+        place.failures += 1
+        place.due_at = self._clock() + wait
+        return wait
 
     def next_start_in(self) -> float | None:
         """Seconds until a place is due to be filled; None when all are."""

@@ -87,6 +87,11 @@ class GroupWork:
             on_start=self._starts if grant.cautious else None,
         )
 
+    @property
+    def complete(self) -> bool:
+        """Every candidate has its verdict."""
+        return len(self.judged) == len(self._batch.candidates)
+
     def grade(self) -> None:
         """Grade every open candidate. `ValueError` when the spec is at fault; `Fenced`; returns early when stopped."""
         self._spec = with_case_timeout(spec_from_wire(json.loads(self._batch.spec)), self._batch.case_timeout_s)

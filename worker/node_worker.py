@@ -11,7 +11,6 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from redis import Redis
@@ -35,7 +34,7 @@ from worker.names import worker_name
 from worker.periodic import Periodic
 from worker.process import ProcessId
 from worker.settings import WorkerSettings, load, parse_timing
-from worker.slots import Slots
+from worker.slots import Slots, slots_directory
 
 BLOCK_TTL_S = 16
 """rq blocks for this minus 15 s: one second, so that an idle worker stops, or sees the daemon come back, soon."""
@@ -86,7 +85,7 @@ class NodeWorker(BellWorker):
             worker_ttl=BLOCK_TTL_S,
             **options,
         )
-        self._slots = Slots(slots_directory(self.settings), self.settings.slots)
+        self._slots = Slots(slots_directory(self.settings.state_dir, self.settings.node), self.settings.slots)
         self.bench = Bench(
             queue=self.batches,
             worker=self.name,
@@ -170,11 +169,6 @@ class NodeWorker(BellWorker):
             self.batches.alive({self.name: str(ProcessId.own())})
         except RedisUnavailable:
             pass  # said again in five seconds
-
-
-def slots_directory(settings: WorkerSettings) -> Path:
-    """Where the node's slots are, shared by its processes."""
-    return Path(settings.state_dir) / settings.node / "slots"
 
 
 def _only_queue(queues: str | Queue | Sequence[str | Queue]) -> str:

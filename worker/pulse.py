@@ -124,7 +124,8 @@ def bury(queue: BatchQueue, rq_client: Redis, node: str, worker: str) -> None:
         logs.emit(logs.BURIED, logging.ERROR, buried=worker, reply="failed", error=error.message)
         return
     if reply.word is not Buried.NONE or bells:
-        logs.emit(logs.BURIED, logging.WARNING, buried=worker, reply=reply.word.value, k=reply.k or "", bells=bells)
+        level = logging.INFO if reply.word is Buried.NONE else logging.WARNING
+        logs.emit(logs.BURIED, level, buried=worker, reply=reply.word.value, k=reply.k or "", bells=bells)
 
 
 def bury_earlier_life(queue: BatchQueue, rq_client: Redis, node: str) -> None:

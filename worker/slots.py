@@ -20,6 +20,11 @@ POLL_S = 0.005
 """How long a waiting process sleeps before it looks again for a slot that ANOTHER process freed."""
 
 
+def slots_directory(state_dir: str, node: str) -> Path:
+    """Where a node's slots are, shared by its processes."""
+    return Path(state_dir) / node / "slots"
+
+
 class SlotTimeout(TimeoutError):
     """No slot came free before the deadline, or the caller asked to stop."""
 

@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import logging
 import os
-import select
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from types import FrameType
-from typing import Any
 
 from redis import Redis
 
-from collimate_rl.errors import CollimateError, QueueError, RedisUnavailable, UnsuitableServer
+from collimate_rl.errors import CollimateError, QueueError, RedisUnavailable
 from collimate_rl.queue.batches import BatchQueue
 from collimate_rl.queue.clients import connect_commands, connect_rq
 from collimate_rl.queue.server_check import check_server
@@ -37,51 +33,13 @@ from worker.persist import persist
 from worker.process import ProcessId
 from worker.pulse import Pulse, bury_earlier_life
 from worker.settings import WorkerSettings, as_environment, mask_password, parse_timing
+from worker.signals import Signals
+from worker.slots import Slots, slots_directory
 
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 LOOK_EVERY_S = 5.0
 KILL_WAIT_S = 10.0
 LAST_WORDS_S = 10.0
 """How long the end may take to bury what was killed while the server is away."""
-
-
-class Signals:
-    """Stop signals and the ends of children, seen through one file that the main thread waits on."""
-
-    def __init__(self) -> None:
-        self.stops = 0
-        self._reader, self._writer = socket.socketpair()
-        self._reader.setblocking(False)
-        self._writer.setblocking(False)
-        self._earlier_wakeup = -1
-        self._earlier: dict[int, Any] = {}
-
-    def __enter__(self) -> Signals:
-        self._earlier_wakeup = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
-        for number in STOP_SIGNALS:
-            self._earlier[number] = signal.signal(number, self._on_stop)
-        self._earlier[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
-        for number, handler in self._earlier.items():
-            signal.signal(number, handler)
-        signal.set_wakeup_fd(self._earlier_wakeup)
-        self._reader.close()
-        self._writer.close()
-
-    def _on_stop(self, _number: int, _frame: FrameType | None) -> None:
-        self.stops += 1
-
-    def wait(self, seconds: float) -> bool:
-        """Until a signal comes, at most so long. True when a stop was asked for."""
-        select.select([self._reader], [], [], max(0.0, seconds))
-        try:
-            while self._reader.recv(4096):
-                pass
-        except BlockingIOError:
-            pass  # emptied
-        return self.stops > 0
 
 
 class Refused(Exception):
@@ -107,6 +65,7 @@ class Supervisor:
         self._pulse = Pulse(settings, self._queue, self._rq, living=self._living, backend=lambda: self._state)
         self._janitor = JanitorRounds(self._queue, str(self._identity))
         self._unisolated = False
+        self._leads_node = True
         beat_s = self._queue.timing.beat_every_ms / 1000
         self._loops = [
             Periodic("pulse", beat_s, self._pulse_round),
@@ -119,7 +78,7 @@ class Supervisor:
             try:
                 if not self._prepare(signals):
                     return 0
-            except (Refused, UnsuitableServer, NodeTaken) as error:
+            except (Refused, QueueError, NodeTaken) as error:
                 logs.emit(logs.REFUSED, logging.ERROR, reason=str(error))
                 return EXIT_REFUSED
             for loop in self._loops:
@@ -135,6 +94,7 @@ class Supervisor:
 
     def _prepare(self, signals: Signals) -> bool:
         """Everything that has to be right first. False when a stop came meanwhile; raises what refuses this node."""
+        self._check_slots()
         title = self._when_server_is_there(signals, lambda: check_server(self._queue.client))
         if title is None:
             return False
@@ -156,6 +116,16 @@ class Supervisor:
             slots=settings.slots,
         )
         return True
+
+    def _check_slots(self) -> None:
+        directory = slots_directory(self._settings.state_dir, self._settings.node)
+        try:
+            Slots(directory, self._settings.slots).close()
+        except OSError as error:
+            raise Refused(
+                f"the slots' lock files cannot be kept in {directory} ({error.strerror}): "
+                "name a directory of this user's with --state-dir"
+            ) from error
 
     def _when_server_is_there(self, signals: Signals, step: Callable[[], str | None]) -> str | None:
         """What `step` returns, once the server can be reached; None when a stop came meanwhile."""
@@ -265,10 +235,13 @@ class Supervisor:
     def _pulse_round(self) -> None:
         self._pulse.round()
         try:
-            if not self._lease.renew():
-                logs.emit(logs.NODE_TAKEN, logging.ERROR)
+            leads = self._lease.renew()
         except RedisUnavailable:
-            pass  # the pulse has said so
+            return  # the pulse has said so
+        if self._leads_node and not leads:
+            # It went while the server was away from here. Both may work: workers have names of their own.
+            logs.emit(logs.NODE_TAKEN, logging.ERROR)
+        self._leads_node = leads
 
     def _janitor_round(self) -> None:
         self._janitor.round()

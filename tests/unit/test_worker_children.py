@@ -71,6 +71,26 @@ def test_the_backoff_grows_to_its_bound_and_starts_over_after_a_healthy_life() -
     assert waits[-1] == waits[0]
 
 
+def test_a_start_that_fails_is_tried_again_after_a_pause() -> None:
+    clock, tries = Clock(), []
+
+    def refuse(name: str) -> subprocess.Popen[bytes]:
+        tries.append(name)
+        if len(tries) < 3:
+            raise BlockingIOError("no process to be had")
+        return spawn(name)
+
+    children = Children(1, refuse, name_for=name_for, clock=clock)
+    assert children.start_due() == []
+    assert children.start_due() == []
+    for _ in range(2):
+        clock.now += LONGEST_BACKOFF_S
+        children.start_due()
+    assert (len(tries), len(children.living)) == (3, 1)
+    children.signal(signal.SIGKILL)
+    assert ended(children, 1) == [-9]
+
+
 def test_a_process_is_told_from_a_later_one_with_its_pid() -> None:
     own = ProcessId.of(os.getpid())
     assert own is not None
