@@ -80,7 +80,7 @@ _CHEATS: tuple[tuple[str, str], ...] = (
 
 _WRONG = "def {entry}(*args, **kwargs):\n    return None\n"
 _ENDLESS = "def {entry}(*args, **kwargs):\n    while True:\n        pass\n"
-_HOG = "def {entry}(*args, **kwargs):\n    hoard = []\n    while True:\n        hoard.append(b'x' * (1 << 24))\n"
+_HOG = "def {entry}(*args, **kwargs):\n    hoard = []\n    while True:\n        hoard.append(b'x' * (1 << 28))\n"
 
 
 def rollouts(row: Mapping[str, str], turn: int) -> tuple[Rollout, ...]:
