@@ -14,7 +14,7 @@ from typing import Any, Final
 from collimate_rl.errors import CollimateError
 from collimate_rl.grading.frames import Case, compose
 from collimate_rl.grading.result import SpecFault
-from collimate_rl.grading.run import GroupRun
+from collimate_rl.grading.run import GroupRun, side_by_side
 from collimate_rl.specs.asserts import AssertReward
 
 MAX_OPS: Final = 1500
@@ -22,8 +22,7 @@ MAX_OPS: Final = 1500
 FEARFUL_OPS: Final = 300
 """Calls that a plan may have when it grew on placeholders that compare as feared: loops tend to have no end then."""
 UNIT_CPU_S: Final = 10
-"""CPU time of one run of a test on one candidate's values."""
-PLAN_CPU_S: Final = 3
+"""CPU time of one run of a test: with nobody to answer, or on one candidate's values."""
 UNIT_WALL_S: Final = 30
 ROUND_S: Final = 60
 """After so long, a judge begins no further unit of its exec: the rest goes into the next."""
@@ -108,7 +107,7 @@ class Judge:
         unit = {"id": 0, "plan": None, "frames": None, "hopeful": True, "cap": self._cap}
         told: dict[int, Told] = {}
         for _ in range(2):
-            told = self._ask([unit], [], PLAN_CPU_S)
+            told = self._ask([unit], [])
             if 0 in told and told[0].end == "told":
                 break
         return told.get(0, Told(end="died"))
@@ -128,17 +127,22 @@ class Judge:
                 else:
                     (late if verdict.end == "late" else again).append(unit)
             waiting = late + waiting[len(batch) :]
-        for unit in again:
-            yield unit.id, self._verdicts([unit]).get(unit.id, Told(end="died"))
+        alone: dict[int, Told] = {}
+
+        def ask_alone(unit: Unit) -> None:
+            alone[unit.id] = self._verdicts([unit]).get(unit.id, Told(end="died"))
+
+        side_by_side(ask_alone, again, self._run.concurrency)
+        yield from alone.items()
 
     def _verdicts(self, units: Sequence[Unit]) -> dict[int, Told]:
         plans = list({id(unit.plan): unit.plan for unit in units}.values())
         places = {id(plan): place for place, plan in enumerate(plans)}
         wires = [unit.wire(places[id(unit.plan)], self._cap) for unit in units]
-        return self._ask(wires, [{"ops": p.ops, "steps": p.steps, "texts": p.texts} for p in plans], UNIT_CPU_S)
+        return self._ask(wires, [{"ops": p.ops, "steps": p.steps, "texts": p.texts} for p in plans])
 
-    def _ask(self, units: list[dict[str, Any]], plans: list[dict[str, Any]], cpu_s: int) -> dict[int, Told]:
-        limits = {"cpu_s": cpu_s, "wall_s": UNIT_WALL_S, "total_s": ROUND_S}
+    def _ask(self, units: list[dict[str, Any]], plans: list[dict[str, Any]]) -> dict[int, Told]:
+        limits = {"cpu_s": UNIT_CPU_S, "wall_s": UNIT_WALL_S, "total_s": ROUND_S}
         job = {"row": self._row, "plans": plans, "units": units, **limits}
         framed = compose("judge", job, timeout_seconds=ROUND_S + UNIT_WALL_S + 10, seed=self._digest)
         for attempt in range(1, ATTEMPTS + 1):

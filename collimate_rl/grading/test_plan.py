@@ -161,6 +161,8 @@ def _plan_of(spec: AssertReward, told: Told) -> tuple[Plan, str | None]:
     if failure is not None and (not ops or failure[0] in ("ImportError", "ModuleNotFoundError")):
         where = f" in line {failure[1]}" if failure[1] else ""
         raise SpecFault(f"the row's own code fails{where}, whoever the candidate is: {failure[0]}: {failure[2]}")
+    if not ops and "plan_cut" in report["flags"]:
+        raise SpecFault("the test can't be planned: it comes to no call of the candidate in the time that it has")
     if not ops:
         raise SpecFault("the test never calls the candidate: everybody would pass")
     plan = Plan(ops=ops, steps=report["plan"]["steps"], texts=report["texts"], prints=report["prints"])

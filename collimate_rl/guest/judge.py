@@ -94,15 +94,17 @@ def _in_child(run: Run, cpu_s: int, wall_s: float) -> Tuple[str, Any]:
             pass  # it has ended, or never became the leader of a group
     _, _, usage = os.wait4(pid, 0)
     if data.endswith(b"\n"):
-        return "told", json.loads(data)
+        report = json.loads(data)
+        return ("timeout" if report is None else "told"), report
+    # Killed at the hard limit, in the middle of something that no handler interrupts.
     spent = usage.ru_utime + usage.ru_stime
-    return ("timeout" if late or spent >= cpu_s else "died"), None
+    return ("timeout" if late or spent > cpu_s else "died"), None
 
 
 def _child(run: Run, pipe: int, cpu_s: int) -> NoReturn:
-    """The run's own process. It ends by itself only after its report is out."""
+    """The run's own process. It ends by itself only after its report is out: null, when its time is up."""
 
-    def finish(report: Dict[str, Any]) -> NoReturn:
+    def finish(report: Optional[Dict[str, Any]]) -> NoReturn:
         signal.signal(signal.SIGXCPU, signal.SIG_IGN)
         data = memoryview((dumps(report) + "\n").encode())
         while data:
@@ -113,7 +115,7 @@ def _child(run: Run, pipe: int, cpu_s: int) -> NoReturn:
         if run.planning:
             run.session.flags.add("plan_cut")
             finish(run.report())
-        os._exit(1)
+        finish(None)
 
     try:
         os.setsid()

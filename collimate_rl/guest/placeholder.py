@@ -35,6 +35,7 @@ _PLAIN_ATTRIBUTES = _plain_attributes()
 
 
 UNKNOWN_TEXT = "_collimate_result"
+READS = "reads .%s of a result"
 _hopeful = [True]
 
 
@@ -58,7 +59,7 @@ class Placeholder:
         if name.startswith("__"):
             raise AttributeError(name)
         if name not in _PLAIN_ATTRIBUTES:
-            _get(self, "_notes").append("reads .%s of a result" % name)
+            _get(self, "_notes").append(READS % name)
         return _touched(self)
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -14,12 +14,14 @@ import sys
 from typing import Any, Callable, Dict, List, Optional, Set
 
 from collimate_rl.guest.pins import pin
-from collimate_rl.guest.placeholder import UNKNOWN_TEXT, Placeholder, hope
+from collimate_rl.guest.placeholder import READS, UNKNOWN_TEXT, Placeholder, hope
 from collimate_rl.guest.planner import instrument, read_names, reads_check, wanted_names
 from collimate_rl.guest.prompt import read_prompt
 from collimate_rl.guest.recorder import Plan, Session
 
 SPACE = "__judge__"
+STDIN = sys.stdin
+REPLACEABLE = (builtins.input, builtins.print, builtins.open)
 _RUNS_TEXT = ("eval", "exec", "compile")
 
 
@@ -89,12 +91,13 @@ class Run:
         self.spans: Dict[int, List[int]] = {}
         self.case: Optional[int] = None
         self.earlier: Set[str] = set()
+        self.space: Dict[str, Any] = {}
 
     def perform(self) -> None:
         """Runs the test and gives the report to `finish`; the process is of no more use after it."""
         pin(self.script.seed, self.script.clock)
         hope(self.hopeful)
-        space = self.namespace()
+        space = self.space = self.namespace()
         try:
             for code in self.script.codes:
                 exec(code, space)
@@ -128,12 +131,20 @@ class Run:
             "refused": sorted(session.flags & self.script.refused),
             "unsafe": self.unsafe,
             "faults": session.faults[:3],
-            "notes": session.notes[:3],
+            "notes": self.notes()[:3],
             "prints": self.prints,
             "names": sorted(self.script.wanted),
             "texts": sorted(self.texts),
             "plan": {"ops": session.grown.ops, "steps": session.grown.steps} if session.off else None,
         }
+
+    def notes(self) -> List[str]:
+        """What only live objects could answer; fields of the test's own records are plain data."""
+        fields: Set[str] = set()
+        for value in list(self.space.values()):
+            if isinstance(value, type) and value.__module__ == SPACE:
+                fields.update(getattr(value, "__dataclass_fields__", getattr(value, "_fields", ())))
+        return [note for note in self.session.notes if note not in {READS % field for field in fields}]
 
     def namespace(self) -> Dict[str, Any]:
         space: Dict[str, Any] = {"__name__": SPACE, "__builtins__": builtins}
@@ -171,6 +182,8 @@ class Run:
     def recorder(self, name: str) -> Callable[..., Any]:
         def recorder(*args: Any, **kwargs: Any) -> Any:
             self.prints = self.prints or sys.stdout is not self.session.stdout
+            if sys.stdin is not STDIN or (builtins.input, builtins.print, builtins.open) != REPLACEABLE:
+                self.session.faults.append("replaces what the candidate reads or prints with")
             return self.session.call(name, args, kwargs)
 
         recorder.__name__ = recorder.__qualname__ = name
