@@ -82,7 +82,9 @@ class Running:
             (output, self._begun) if theirs is None else (output, self._begun, theirs.detach())
         )
         self.collector = Collector(pipe=self._output, reports=self.reports, pidfd=fork.pidfd, cap=cap)
+        self._did_begin = False
         self.sent = 0.0
+        self.ended = 0.0
 
     def send(self) -> None:
         """Hand the exec to the fork's init. What goes wrong here shows in the report, or in its absence."""
@@ -113,21 +115,28 @@ class Running:
             if not self._has_begun():
                 raise bringup_failed("the fork died before the exec began") from exc
             return _KILLED
+        finally:
+            self.ended = time.monotonic()
         if report is not None and "error" in report:
             raise bringup_failed(f"the fork failed before the exec began: {report['error']}")
+        if report is not None and not self._has_begun():
+            raise bringup_failed("the fork ended before the exec began")
         return report
 
     def _has_begun(self) -> bool:
-        try:
-            return os.eventfd_read(self._begun) > 0
-        except BlockingIOError:
-            return False
+        if not self._did_begin:
+            try:
+                self._did_begin = os.eventfd_read(self._begun) > 0
+            except BlockingIOError:
+                # Nothing was written to it.
+                pass
+        return self._did_begin
 
     def outcome(self, report: Mapping[str, Any] | None, fork_ms: float) -> Outcome:
         """The exec's outcome; a report of None is the timeout."""
         output = self.collector.output
         data = bytes(output.data)
-        ran = time.monotonic() - self.sent
+        ran = self.ended - self.sent
         if report is None:
             return Outcome(
                 exit_code=-1,
@@ -136,15 +145,12 @@ class Running:
                 fork_ms=fork_ms,
                 exec_ms=ran * 1000,
             )
-        if "problem" in report:
-            data += f"[collimate] files were not written: {report['problem']}\n".encode()
-        ran = report.get("ended", self.sent + ran) - report.get("started", self.sent)
         return Outcome(
             exit_code=report["exit_code"],
             output=data,
             truncated=output.truncated,
             fork_ms=fork_ms,
-            exec_ms=max(ran, 0.0) * 1000,
+            exec_ms=ran * 1000,
         )
 
     def close(self) -> None:

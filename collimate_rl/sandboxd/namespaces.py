@@ -106,15 +106,17 @@ class NamespaceBackend:
             folder.path("inside"),
             ignore=shutil.ignore_patterns("__pycache__"),
         )
-        filter_ = seccomp.build_filter(seccomp.ARCHITECTURES[machine])
+        filters = seccomp.build_filters(seccomp.ARCHITECTURES[machine])
         plans = {
-            template: self._plan(folder, number, template, bwrap, filter_)
+            template: self._plan(folder, number, template, bwrap, filters)
             for number, template in enumerate(self._templates)
         }
         self._keeper = ZygoteKeeper(plans, self._count)
         self._keeper.start()
 
-    def _plan(self, folder: RunFolder, number: int, template: Template, bwrap: Bwrap, filter_: bytes) -> ZygotePlan:
+    def _plan(
+        self, folder: RunFolder, number: int, template: Template, bwrap: Bwrap, filters: seccomp.Filters
+    ) -> ZygotePlan:
         try:
             interpreter = inspect_interpreter(template.interpreter or sys.executable)
         except ValueError as exc:
@@ -129,7 +131,8 @@ class NamespaceBackend:
         settings = {
             "preload": [*_PRELOAD, *template.preload],
             "programs": self._programs.texts,
-            "seccomp": base64.b64encode(filter_).decode(),
+            "base_filter": base64.b64encode(filters.base).decode(),
+            "seal_filter": base64.b64encode(filters.seal).decode(),
             "rlimits": {"RLIMIT_CORE": 0, "RLIMIT_NOFILE": _FDS},
             "exec_rlimits": self._stand_ins(template),
             "tmpfs_bytes": template.tmpfs_mb * MIB,
@@ -156,8 +159,7 @@ class NamespaceBackend:
             try:
                 running.send()
                 report = running.report(running.sent + request.timeout_s)
-                if report is None:
-                    fork.kill()
+                fork.kill()
                 if not running.collector.until_closed(time.monotonic() + self._limits.kill_timeout_s):
                     log.error("a fork's processes hold its output after its end")
                 return running.outcome(report, fork_ms)
@@ -188,20 +190,24 @@ class NamespaceBackend:
     def _fork(self, template: Template, kind: bytes) -> Fork:
         assert self._keeper is not None
         try:
-            group = self._cgroups.create(memory_bytes=template.memory_mb * MIB, pids=template.pids + 1)
+            group = self._cgroups.create(
+                memory_bytes=template.memory_mb * MIB, pids=template.pids + (kind == b"session")
+            )
         except OSError as exc:
             raise bringup_failed(f"no control group for the fork: {exc}") from exc
         try:
-            zygote, channel, pidfd = self._keeper.fork(template, kind, self._limits.bringup_timeout_s)
+            zygote, channel, first, limited = self._keeper.fork(template, kind, self._limits.bringup_timeout_s)
         except CollimateError:
             group.remove()
             raise
-        fork = Fork(zygote, channel, pidfd, group)
+        fork = Fork(zygote, channel, first, group)
         try:
-            group.add(pid_of(pidfd))
+            group.add(pid_of(limited))
         except OSError as exc:
             self._dispose(fork)
             raise bringup_failed(f"the fork could not be put under its limits: {exc}") from exc
+        finally:
+            os.close(limited)
         return fork
 
     def _frame(self, request: Exec) -> dict[str, Any]:

@@ -19,10 +19,13 @@ _LD, _JEQ, _JGE, _JSET, _AND, _RET = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
 _ALLOW = 0x7FFF0000
 _KILL = 0x80000000
 _ERRNO = 0x00050000
+_REFUSED = _ERRNO | errno.EPERM
+_MISSING = _ERRNO | errno.ENOSYS
 _NUMBER, _ARCH, _ARG0, _ARG1 = 0, 4, 16, 24
 
-_CLONE_NEW_FLAGS = 0x7E020080
-"""CLONE_NEWTIME | NEWNS | NEWCGROUP | NEWUTS | NEWIPC | NEWUSER | NEWPID | NEWNET."""
+_CLONE_REFUSED = 0x7E028080
+"""CLONE_NEWTIME | NEWNS | NEWCGROUP | NEWUTS | NEWIPC | NEWUSER | NEWPID | NEWNET, and CLONE_PARENT, which would make
+a child of the zygote."""
 _SOCKET_FAMILIES = (1, 2, 10, 16)
 """AF_UNIX, AF_INET, AF_INET6, AF_NETLINK."""
 _TERMINAL_REQUESTS = (0x5412, 0x541C)
@@ -201,40 +204,79 @@ ARCHITECTURES: Mapping[str, Architecture] = {"x86_64": X86_64, "aarch64": ARM64}
 """By `os.uname().machine`."""
 
 
-def build_filter(architecture: Architecture) -> bytes:
-    """The program as an array of `struct sock_filter`, 8 bytes each (linux/filter.h)."""
-    program: list[tuple[int, int, int, int]] = []
+_FORK_NEEDS = ("mount", "setns", "unshare")
+"""What laying out a fork takes, and so only the second filter refuses."""
 
-    def emit(code: int, jump_true: int, jump_false: int, value: int) -> None:
-        program.append((code, jump_true, jump_false, value))
 
-    refuse, missing = _ERRNO | errno.EPERM, _ERRNO | errno.ENOSYS
-    emit(_LD, 0, 0, _ARCH)
-    emit(_JEQ, 1, 0, architecture.audit)
-    emit(_RET, 0, 0, _KILL)
-    emit(_LD, 0, 0, _NUMBER)
-    emit(_JGE, 0, 1, architecture.last + 1)
-    emit(_RET, 0, 0, missing)
-    emit(_JEQ, 0, 1, architecture.clone3)
-    emit(_RET, 0, 0, missing)
-    for number in sorted(architecture.refused.values()):
-        emit(_JEQ, 0, 1, number)
-        emit(_RET, 0, 0, refuse)
-    emit(_JEQ, 0, 4, architecture.clone)
-    emit(_LD, 0, 0, _ARG0)
-    emit(_JSET, 0, 1, _CLONE_NEW_FLAGS)
-    emit(_RET, 0, 0, refuse)
-    emit(_RET, 0, 0, _ALLOW)
-    emit(_JEQ, 0, 3 + len(_SOCKET_FAMILIES), architecture.socket)
-    emit(_LD, 0, 0, _ARG0)
+@dataclass(frozen=True, kw_only=True)
+class Filters:
+    """Two programs, each an array of `struct sock_filter`, 8 bytes each (linux/filter.h).
+
+    `base` goes on the zygote and is inherited at no cost; `seal` is small and goes on every exec. What both refuse
+    together is what the module says.
+    """
+
+    base: bytes
+    seal: bytes
+
+
+class _Program:
+    def __init__(self) -> None:
+        self._instructions: list[tuple[int, int, int, int]] = []
+
+    def emit(self, code: int, jump_true: int, jump_false: int, value: int) -> None:
+        self._instructions.append((code, jump_true, jump_false, value))
+
+    def answer_if_equal(self, value: int, action: int) -> None:
+        self.emit(_JEQ, 0, 1, value)
+        self.emit(_RET, 0, 0, action)
+
+    def pack(self) -> bytes:
+        return b"".join(struct.pack("=HBBI", *instruction) for instruction in self._instructions)
+
+
+def build_filters(architecture: Architecture) -> Filters:
+    """Both programs for one architecture."""
+    return Filters(base=_base(architecture), seal=_seal(architecture))
+
+
+def _base(architecture: Architecture) -> bytes:
+    program = _Program()
+    program.emit(_LD, 0, 0, _ARCH)
+    program.emit(_JEQ, 1, 0, architecture.audit)
+    program.emit(_RET, 0, 0, _KILL)
+    program.emit(_LD, 0, 0, _NUMBER)
+    program.emit(_JGE, 0, 1, architecture.last + 1)
+    program.emit(_RET, 0, 0, _MISSING)
+    program.answer_if_equal(architecture.clone3, _MISSING)
+    for name, number in architecture.refused.items():
+        if name not in _FORK_NEEDS:
+            program.answer_if_equal(number, _REFUSED)
+    families = len(_SOCKET_FAMILIES)
+    program.emit(_JEQ, 0, 3 + families, architecture.socket)
+    program.emit(_LD, 0, 0, _ARG0)
     for position, family in enumerate(_SOCKET_FAMILIES):
-        emit(_JEQ, len(_SOCKET_FAMILIES) - position, 0, family)
-    emit(_RET, 0, 0, _ERRNO | errno.EAFNOSUPPORT)
-    emit(_RET, 0, 0, _ALLOW)
-    emit(_JEQ, 0, 1 + len(_TERMINAL_REQUESTS), architecture.ioctl)
-    emit(_LD, 0, 0, _ARG1)
+        program.emit(_JEQ, families - position, 0, family)
+    program.emit(_RET, 0, 0, _ERRNO | errno.EAFNOSUPPORT)
+    program.emit(_RET, 0, 0, _ALLOW)
+    requests = len(_TERMINAL_REQUESTS)
+    program.emit(_JEQ, 0, 1 + requests, architecture.ioctl)
+    program.emit(_LD, 0, 0, _ARG1)
     for position, request in enumerate(_TERMINAL_REQUESTS):
-        emit(_JEQ, len(_TERMINAL_REQUESTS) - position, 0, request)
-    emit(_RET, 0, 0, _ALLOW)
-    emit(_RET, 0, 0, refuse)
-    return b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
+        program.emit(_JEQ, requests - position, 0, request)
+    program.emit(_RET, 0, 0, _ALLOW)
+    program.emit(_RET, 0, 0, _REFUSED)
+    return program.pack()
+
+
+def _seal(architecture: Architecture) -> bytes:
+    program = _Program()
+    program.emit(_LD, 0, 0, _NUMBER)
+    for name in _FORK_NEEDS:
+        program.answer_if_equal(architecture.refused[name], _REFUSED)
+    program.emit(_JEQ, 0, 3, architecture.clone)
+    program.emit(_LD, 0, 0, _ARG0)
+    program.emit(_JSET, 0, 1, _CLONE_REFUSED)
+    program.emit(_RET, 0, 0, _REFUSED)
+    program.emit(_RET, 0, 0, _ALLOW)
+    return program.pack()

@@ -79,8 +79,11 @@ class Zygote:
             words = self._errors.read(4096).decode(errors="replace").strip()
             raise IsolationUnavailable(str(said.get("error") or words or f"no answer within {timeout_s:.0f} s"))
 
-    def fork(self, kind: bytes, timeout_s: float) -> tuple[socket.socket, int]:
-        """A fork's channel and pidfd. CollimateError (session_bringup_failed) when there is none."""
+    def fork(self, kind: bytes, timeout_s: float) -> tuple[socket.socket, int, int]:
+        """A fork: its channel, and the pidfds of its process 1 and of the process to put under limits.
+
+        CollimateError (session_bringup_failed) when there is none.
+        """
         ours, theirs = socket.socketpair()
         try:
             with theirs:
@@ -96,7 +99,7 @@ class Zygote:
         except CollimateError:
             ours.close()
             raise
-        return ours, fds[0]
+        return ours, fds[0], fds[1]
 
     def is_dead(self, within_s: float = 0.0) -> bool:
         """Whether it is gone (its end of the control socket is closed)."""
@@ -162,8 +165,8 @@ class ZygoteKeeper:
             self._thread.join()
             raise self._failure
 
-    def fork(self, key: Any, kind: bytes, timeout_s: float) -> tuple[Zygote, socket.socket, int]:
-        """A fork of the next zygote in turn, as (zygote, channel, pidfd); of the one after it when that has died."""
+    def fork(self, key: Any, kind: bytes, timeout_s: float) -> tuple[Zygote, socket.socket, int, int]:
+        """A fork of the next zygote in turn, after the zygote itself; of the one after it when that has died."""
         while True:
             zygote = self._pick(key)
             try:

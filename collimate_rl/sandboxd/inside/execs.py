@@ -12,61 +12,58 @@ import sys
 import threading
 import traceback
 import types
+from base64 import b64decode
 from typing import Any, NoReturn
 
 from . import syscalls
 
-_OOM_SCORE = b"400"
-"""Above the init's 0, so that the init outlives the exec; a runner may raise its own child's further."""
+_MAX_FD = 1024
+"""RLIMIT_NOFILE of everything in a jail."""
 
 
-class ExecStart:
-    """What every exec of a zygote shares: the filter, the guest programs, the working directory."""
+class Execs:
+    """What every exec of a zygote shares: the last filter, the guest programs, the working directory."""
 
-    def __init__(self, settings: dict[str, Any], seccomp: syscalls.SeccompFilter) -> None:
+    def __init__(self, settings: dict[str, Any]) -> None:
         self.workdir = settings["workdir"]
-        self.programs = {
+        self._programs = {
             name: compile(text, f"<collimate {name}>", "exec", dont_inherit=True)
             for name, text in settings["programs"].items()
         }
-        self._rlimits = settings["exec_rlimits"]
-        self._seccomp = seccomp
+        self._rlimits = {getattr(resource, name): value for name, value in settings["exec_rlimits"].items()}
+        self._seal = syscalls.SeccompFilter(b64decode(settings["seal_filter"]))
 
-    def start(self, request: dict[str, Any], output: int) -> int:
-        """Fork; the child runs the request with `output` as stdout and stderr. Returns the child's pid."""
-        pid = os.fork()
-        if pid == 0:
-            self._be(request, output)
-        return pid
+    def run(self, request: dict[str, Any], output: int, problem: str | None, *, oom_score: int = 0) -> NoReturn:
+        """Turn this process into the exec, with `output` as stdout and stderr; stdin is /dev/null already.
 
-    def _be(self, request: dict[str, Any], output: int) -> NoReturn:
+        `problem` is why its files could not be written: then that is all its output, and it fails.
+        """
         try:
-            for fd in (1, 2):
-                os.dup2(output, fd)
-            self._enter()
+            os.dup2(output, 1)
+            os.dup2(output, 2)
+            os.closerange(3, _MAX_FD)
+            if problem is not None:
+                _complain(f"files were not written: {problem}")
+                os._exit(1)
+            self._lose_all_rights(oom_score)
         except BaseException as exc:
-            _complain(2, f"the sandbox could not be entered: {exc!r}")
+            _complain(f"the sandbox could not be entered: {exc!r}")
             os._exit(126)
         self._run(request)
 
-    def _enter(self) -> None:
-        os.setsid()
-        null = os.open("/dev/null", os.O_RDONLY)
-        os.dup2(null, 0)
-        os.closerange(3, 1024)
+    def _lose_all_rights(self, oom_score: int) -> None:
         signal.set_wakeup_fd(-1)
-        for number in (signal.SIGINT, signal.SIGCHLD, signal.SIGPIPE):
-            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for name, value in self._rlimits.items():
-            resource.setrlimit(getattr(resource, name), (value, value))
+            resource.setrlimit(name, (value, value))
         syscalls.drop_capabilities()
         # /proc/self belongs to root until the process is dumpable.
         syscalls.set_dumpable(True)
-        score = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
-        os.write(score, _OOM_SCORE)
-        os.close(score)
+        if oom_score:
+            with open("/proc/self/oom_score_adj", "wb", buffering=0) as score:
+                score.write(b"%d" % oom_score)
         os.chdir(self.workdir)
-        self._seccomp.install()
+        self._seal.install()
 
     def _run(self, request: dict[str, Any]) -> NoReturn:
         kind = request["kind"]
@@ -79,7 +76,7 @@ class ExecStart:
         if "numpy" in sys.modules:
             words = [(seed >> shift) & 0xFFFFFFFF for shift in range(0, 256, 32)]
             sys.modules["numpy"].random.seed(words)
-        code = self.programs[request["program"]] if kind == "program" else None
+        code = self._programs[request["program"]] if kind == "program" else None
         run_python(code, request.get("code"))
 
 
@@ -88,8 +85,6 @@ def run_python(code: types.CodeType | None, text: str | None) -> NoReturn:
     main = types.ModuleType("__main__")
     main.__dict__["__builtins__"] = sys.modules["builtins"]
     sys.modules["__main__"] = main
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     gc.enable()
     status = 0
     try:
@@ -151,15 +146,16 @@ def _finish(status: int) -> NoReturn:
 
 
 def _become(argv: list[str]) -> NoReturn:
-    # Python ignores it, and what is ignored stays so across an exec.
+    # Python ignores these, and what is ignored stays so across an exec.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     try:
         os.execvp(argv[0], argv)
     except FileNotFoundError as exc:
-        _complain(2, f"{argv[0]}: {exc.strerror}")
+        _complain(f"{argv[0]}: {exc.strerror}")
         os._exit(127)
     except (OSError, ValueError) as exc:
-        _complain(2, f"{argv[0]}: {exc}")
+        _complain(f"{argv[0]}: {exc}")
         os._exit(126)
 
 
@@ -179,9 +175,9 @@ def exit_code(status: int) -> int:
     return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
 
-def _complain(fd: int, text: str) -> None:
+def _complain(text: str) -> None:
     try:
-        os.write(fd, f"collimate: {text}\n".encode("utf-8", "backslashreplace"))
+        os.write(2, f"[collimate] {text}\n".encode("utf-8", "backslashreplace"))
     except OSError:
         # Nobody reads; the exit status says enough.
         pass

@@ -1,7 +1,8 @@
-"""Process 1 of a fork: lays out its namespaces, starts execs, reaps whatever is orphaned, reports exit codes.
+"""What a fork lays out around itself, and process 1 of a session.
 
-It is not dumpable and keeps the capabilities of the jail's user namespace, so the processes that it starts (which
-have none) can neither trace it nor read it, and as process 1 no signal of theirs reaches it.
+The init of a session starts execs, reaps whatever is orphaned and reports exit codes. It is not dumpable and keeps the
+capabilities of the jail's user namespace, so the processes that it starts (which have none) can neither trace it nor
+read it, and as process 1 no signal of theirs reaches it.
 """
 
 from __future__ import annotations
@@ -16,14 +17,15 @@ from typing import Any, NoReturn
 
 from . import syscalls
 from .channel import ChannelClosed, receive_frame, send_frame
-from .execs import ExecStart, exit_code
+from .execs import Execs, exit_code
 from .files import receive_files
 
-FORK_FLAGS = (
-    syscalls.CLONE_NEWPID | syscalls.CLONE_NEWNS | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWNET
-)
+FORK_FLAGS = syscalls.CLONE_NEWNS | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWNET
+"""What every fork has of its own, beside its pids."""
 _QUIET_SCANS = 2
-_BEGUN = (1).to_bytes(8, sys.byteorder)
+_OOM_SCORE = 400
+"""Above the init's 0, so that the init outlives its execs."""
+BEGUN = (1).to_bytes(8, sys.byteorder)
 """Added to the eventfd that comes with an exec: from here on, what dies is the exec's own doing."""
 
 
@@ -41,38 +43,24 @@ def lay_out(tmpfs_bytes: int, workdir: str, rebinds: list[list[str]]) -> None:
     syscalls.bring_loopback_up()
 
 
-def run_once(channel: socket.socket, execs: ExecStart) -> NoReturn:
-    """One exec, its exit code on the channel, and the end: the namespace dies with this process."""
-    request, fds = receive_frame(channel)
-    report = _begin(channel, request, fds, execs)
-    if "pid" in report:
-        pid = report.pop("pid")
-        while True:
-            ended, status = os.wait()
-            if ended == pid:
-                break
-        report.update(exit_code=exit_code(status), ended=time.monotonic())
-    send_frame(channel, report)
-    os._exit(0)
-
-
-def _begin(channel: socket.socket, request: dict[str, Any], fds: list[int], execs: ExecStart) -> dict[str, Any]:
-    problem = receive_files(channel, request["files"], execs.workdir)
-    os.write(fds[1], _BEGUN)
-    started = time.monotonic()
-    if problem is not None:
-        return {"exit_code": 1, "problem": problem, "started": started, "ended": started}
-    return {"pid": execs.start(request, fds[0]), "started": started}
+def wake_on_children() -> int:
+    """The read end of a pipe that becomes readable whenever a child has ended."""
+    wake, wake_write = os.pipe()
+    os.set_blocking(wake, False)
+    os.set_blocking(wake_write, False)
+    signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, _wake_only)
+    return wake
 
 
 class SessionInit:
     """The init of a fork that stays: execs side by side, each reporting on a descriptor that came with it."""
 
-    def __init__(self, channel: socket.socket, execs: ExecStart) -> None:
+    def __init__(self, channel: socket.socket, execs: Execs) -> None:
         self._channel = channel
         self._execs = execs
-        self._running: dict[int, tuple[str, int, int, dict[str, Any]]] = {}
-        """pid of the exec's main process -> (exec id, its tag, its report descriptor, its report so far)"""
+        self._running: dict[int, tuple[str, int, int]] = {}
+        """pid of the exec's main process -> (exec id, its tag, its report descriptor)"""
 
     def serve(self) -> NoReturn:
         """Until the daemon closes the channel or kills the namespace."""
@@ -93,7 +81,7 @@ class SessionInit:
         while True:
             for fd, _ in poll.poll():
                 if fd == wake:
-                    _empty(wake)
+                    empty(wake)
                     self._reap()
                 else:
                     self._take_request()
@@ -106,16 +94,18 @@ class SessionInit:
         if "kill" in request:
             self._kill(request["kill"])
             return
+        output, begun, answer = fds
         # A uts namespace of its own marks everything that the exec starts; without capabilities nobody sheds it.
         syscalls.unshare(syscalls.CLONE_NEWUTS)
         tag = os.stat("/proc/self/ns/uts").st_ino
-        report = _begin(self._channel, request, fds, self._execs)
-        os.close(fds[0])
-        os.close(fds[1])
-        if "pid" in report:
-            self._running[report.pop("pid")] = (request["id"], tag, fds[2], report)
-        else:
-            _tell(fds[2], report)
+        problem = receive_files(self._channel, request["files"], self._execs.workdir)
+        os.write(begun, BEGUN)
+        pid = os.fork()
+        if pid == 0:
+            self._execs.run(request, output, problem, oom_score=_OOM_SCORE)
+        self._running[pid] = (request["id"], tag, answer)
+        os.close(output)
+        os.close(begun)
 
     def _reap(self) -> None:
         while True:
@@ -126,18 +116,16 @@ class SessionInit:
             if pid == 0:
                 return
             if pid in self._running:
-                _, _, answer, report = self._running.pop(pid)
-                report.update(exit_code=exit_code(status), ended=time.monotonic())
-                _tell(answer, report)
+                _, _, answer = self._running.pop(pid)
+                _tell(answer, {"exit_code": exit_code(status)})
 
     def _kill(self, exec_id: str) -> None:
-        for pid, (running, tag, answer, report) in list(self._running.items()):
+        for pid, (running, tag, answer) in list(self._running.items()):
             if running == exec_id:
                 del self._running[pid]
                 kill_tagged(tag)
                 self._reap()
-                report["killed"] = True
-                _tell(answer, report)
+                _tell(answer, {"killed": True})
 
 
 def kill_tagged(tag: int) -> None:
@@ -205,7 +193,8 @@ def _tell(answer: int, report: dict[str, Any]) -> None:
         pass
 
 
-def _empty(fd: int) -> None:
+def empty(fd: int) -> None:
+    """Read a non-blocking pipe to the last byte that is there."""
     try:
         while os.read(fd, 4096):
             pass

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import signal
 import struct
 
+_CLONE_VM = 0x00000100
 CLONE_PIDFD = 0x00001000
 CLONE_NEWNS = 0x00020000
 CLONE_NEWUTS = 0x04000000
@@ -23,6 +25,9 @@ _PR_CAPBSET_DROP = 24
 _PR_SET_NO_NEW_PRIVS = 38
 _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 _CLONE_NUMBER = {"x86_64": 56, "aarch64": 220}
+_PIDFD_SEND_SIGNAL = 424
+"""The same number on every architecture."""
+_PLACEHOLDER_STACK = 16384
 
 # PyDLL keeps the GIL: between PyOS_BeforeFork and its counterparts nothing else may run.
 _libc = ctypes.PyDLL(None, use_errno=True)
@@ -63,6 +68,40 @@ def clone(flags: int) -> tuple[int, int]:
     if pid < 0:
         raise OSError(number_of_error, "clone: " + os.strerror(number_of_error))
     return int(pid), int(pidfd.value)
+
+
+def setns(fd: int, flags: int) -> None:
+    """Enter the namespaces that a pidfd or a file of /proc/PID/ns stands for; for pids, the children will be there."""
+    _checked(_libc.setns(ctypes.c_int(fd), ctypes.c_int(flags)), "setns")
+
+
+def kill_by_pidfd(pidfd: int) -> None:
+    """SIGKILL; a process that is gone already is fine."""
+    zero = ctypes.c_long(0)
+    _libc.syscall(ctypes.c_long(_PIDFD_SEND_SIGNAL), ctypes.c_long(pidfd), ctypes.c_long(9), zero, zero)
+
+
+class Placeholders:
+    """Makes processes 1 of fresh pid namespaces that do nothing but be there.
+
+    Each is a clone that shares this process's memory and sleeps in the C library's pause(): it costs no copy of
+    anything, runs no Python, and holds nothing. Its end is the end of all in its namespace. Orphans become its
+    children and are reaped by the kernel, since SIGCHLD must be ignored here, and stays so in the clone.
+    """
+
+    def __init__(self) -> None:
+        self._pause = ctypes.cast(_libc.pause, ctypes.c_void_p)
+        # One stack does for all: what pause() puts there never changes and is never read back.
+        self._stack = mmap.mmap(-1, _PLACEHOLDER_STACK, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        base = ctypes.addressof(ctypes.c_char.from_buffer(self._stack))
+        self._top = ctypes.c_void_p((base + _PLACEHOLDER_STACK - 64) & ~63)
+
+    def make(self) -> int:
+        """The pidfd of a fresh one."""
+        pidfd = ctypes.c_int(-1)
+        flags = ctypes.c_int(_CLONE_VM | CLONE_NEWPID | CLONE_PIDFD | int(signal.SIGCHLD))
+        _checked(_libc.clone(self._pause, self._top, flags, None, ctypes.byref(pidfd)), "clone")
+        return int(pidfd.value)
 
 
 def unshare(flags: int) -> None:

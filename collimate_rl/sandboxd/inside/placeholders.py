@@ -1,0 +1,62 @@
+"""A helper process of the zygote that keeps the processes 1 of coming forks at hand.
+
+It is a process of its own because it ignores SIGCHLD, where the zygote must not: the zygote waits for its forks.
+"""
+
+from __future__ import annotations
+
+import array
+import os
+import signal
+import socket
+import struct
+from typing import NoReturn
+
+from . import syscalls
+
+AHEAD = 4
+"""How many are made before they are asked for."""
+_WAIT_S = 10
+
+
+class PlaceholderSource:
+    """The zygote's end: `take` gives a pidfd and orders the next."""
+
+    def __init__(self) -> None:
+        self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        if os.fork() == 0:
+            self._orders.close()
+            _serve(theirs)
+        theirs.close()
+        self._orders.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", _WAIT_S, 0))
+        for _ in range(AHEAD):
+            self._orders.send(b"+")
+
+    def take(self) -> int:
+        """The pidfd of a process 1 in a fresh pid namespace. OSError when there is none."""
+        answer, ancillary, _, _ = self._orders.recvmsg(256, socket.CMSG_SPACE(4))
+        if not ancillary:
+            raise OSError("no process 1 for the fork: " + (answer.decode() or "its maker died"))
+        self._orders.send(b"+")
+        (pidfd,) = struct.unpack("i", ancillary[0][2][:4])
+        return int(pidfd)
+
+
+def _serve(orders: socket.socket) -> NoReturn:
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    os.closerange(3, orders.fileno())
+    os.closerange(orders.fileno() + 1, 1024)
+    placeholders = syscalls.Placeholders()
+    try:
+        while orders.recv(1):
+            try:
+                pidfd = placeholders.make()
+            except OSError as exc:
+                orders.send(str(exc).encode() or b"?")
+                continue
+            rights = array.array("i", [pidfd])
+            orders.sendmsg([b"1"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+            os.close(pidfd)
+    finally:
+        os._exit(0)
