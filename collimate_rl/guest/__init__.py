@@ -6,6 +6,7 @@ The modules here import on the host too, where they are checked and tested; `pro
 from __future__ import annotations
 
 from functools import lru_cache
+from threading import Lock
 from types import MappingProxyType
 from typing import Dict, Mapping, Sequence
 
@@ -60,7 +61,15 @@ PRELOAD = (
 """Modules that the programs import, and that candidates import most: a warm interpreter has them before it forks."""
 
 
-@lru_cache(maxsize=None)
+_assembling = Lock()
+
+
 def programs() -> Mapping[str, str]:
-    """The self-contained programs by name."""
+    """The self-contained programs by name. Assembled once, however many threads ask first."""
+    with _assembling:
+        return _programs()
+
+
+@lru_cache(maxsize=None)
+def _programs() -> Mapping[str, str]:
     return MappingProxyType({name: assemble(modules) for name, modules in MODULES.items()})
