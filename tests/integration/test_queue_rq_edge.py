@@ -99,7 +99,7 @@ def test_doubled_and_stray_bells_are_harmless(queue: BatchQueue, redis_url: str)
 def test_stops_under_load_leave_no_bell_behind(queue: BatchQueue, redis_url: str) -> None:
     dice = random.Random(5)
     ks = [put(queue, make_batch()) for _ in range(120)]
-    for n in range(6):
+    for n in range(4):
         with worker(redis_url, f"w{n}", "slow") as process:
             claimed = queue.client.llen("test:claimed")
             until(lambda before=claimed: queue.client.llen("test:claimed") > before or not queue.depth())
