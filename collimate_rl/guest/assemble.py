@@ -211,14 +211,14 @@ def _is_self(node: ast.expr) -> bool:
 
 
 def _own_globals(tree: ast.Module) -> Set[str]:
-    """Names that the module binds at its top level, imports aside."""
+    """Names that the module binds at its top level, imports aside, and `main`, by which others may start it."""
     found: Set[str] = set()
     for statement in tree.body:
         if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
             found.add(statement.name)
         elif not isinstance(statement, (ast.Import, ast.ImportFrom)):
             found |= {name for node in ast.walk(statement) for name in _bound(node)}
-    return {name for name in found if len(name) > 2}
+    return {name for name in found if len(name) > 2 and name != "main"}
 
 
 def _local_names(source: Source, renames: Renames) -> Dict[Place, Tuple[Place, Dict[str, str]]]:

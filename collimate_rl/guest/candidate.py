@@ -160,7 +160,7 @@ def flush() -> None:
 
 def candidate(link: socket.socket) -> NoReturn:
     """A candidate's whole life. It ends without the interpreter's last rites: threads and exit handlers are its own."""
-    lines = link.makefile("rb")
+    lines = os.fdopen(link.fileno(), "rb", closefd=False)
     job = json.loads(lines.readline())
     most = job["value_bytes"]
     if job["program"]:

@@ -150,7 +150,7 @@ def _say(mark: str, told: Dict[str, Any]) -> None:
         data = data[os.write(1, data) :]
 
 
-def judge_main() -> None:
+def main() -> None:
     with open(JUDGE_JOB) as file:
         job = json.load(file)
     os.unlink(JUDGE_JOB)
@@ -158,4 +158,4 @@ def judge_main() -> None:
 
 
 if __name__ == "__main__":
-    judge_main()
+    main()

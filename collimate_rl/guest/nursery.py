@@ -16,30 +16,43 @@ RECURSION = 50_000
 STACK = 120 << 20  # bytes; Linux keeps 128 MiB free below the main thread's stack, whose limit counts as it grows
 REAPS = 100
 DEATH_SIGNAL, DUMPABLE, SUBREAPER = 1, 4, 36  # prctl(2)
+KILL = int(signal.SIGKILL)
 
 
-def prctl(option: int, value: int) -> None:
+def _find_prctl() -> Any:
     """prctl(2), where ctypes and Linux are at hand: what it adds here is a second fence, not the first."""
     try:
         import ctypes
 
-        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+        return ctypes.pythonapi.prctl
     except (ImportError, OSError, AttributeError):
-        pass
+        return lambda *_: 0
 
 
-def nursery(link: socket.socket, candidate: Callable[[socket.socket], Any]) -> NoReturn:
+prctl = _find_prctl()
+
+
+def slurp(path: str) -> bytes:
+    """A file's bytes, by system calls alone: what is warm in a forked process is worth keeping so."""
+    fd, parts = os.open(path, os.O_RDONLY), [b"-"]
+    while parts[-1]:
+        parts.append(os.read(fd, 1 << 20))
+    os.close(fd)
+    return b"".join(parts)[1:]
+
+
+def nursery(link: socket.socket, candidate: Callable[[socket.socket], Any], draws: Any) -> NoReturn:
     """Forks a candidate per message, which carries its frame socket, stdin, stdout and stderr as descriptors.
 
+    Every candidate begins with `draws`, the state of `random` (None where that isn't loaded).
     Answers two lines: the pid (-1: none could be forked), then, when it is dead and all that it left running with it,
     its wait status and peak memory in KiB.
     """
-    prctl(DEATH_SIGNAL, signal.SIGKILL)
-    prctl(SUBREAPER, 1)
+    prctl(DEATH_SIGNAL, KILL, 0, 0, 0)
+    prctl(SUBREAPER, 1, 0, 0, 0)
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(null, fd)
-    gc.freeze()
     while True:
         fds = array.array("i")
         word, carried, _, _ = link.recvmsg(1, socket.CMSG_SPACE(4 * fds.itemsize))
@@ -57,7 +70,7 @@ def nursery(link: socket.socket, candidate: Callable[[socket.socket], Any]) -> N
                     os.dup2(fds[fd + 1], fd)
                 for fd in set(fds[1:]):
                     os.close(fd)
-                wake_up()
+                wake_up(draws)
                 candidate(socket.socket(fileno=fds[0]))
             finally:
                 os._exit(1)
@@ -74,26 +87,26 @@ def end_orphans() -> None:
     """Kill and reap what a dead candidate left running: as its subreaper, the nursery is now the parent."""
     for _ in range(REAPS):
         try:
-            with open("/proc/self/task/%d/children" % os.getpid()) as file:
-                pids = [int(pid) for pid in file.read().split()]
+            pids = [int(pid) for pid in slurp("/proc/self/task/%d/children" % os.getpid()).split()]
         except OSError:
             return
         if not pids:
             return
         for pid in pids:
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, KILL)
         for pid in pids:
             os.waitpid(pid, 0)
 
 
-def wake_up() -> None:
+def wake_up(draws: Any) -> None:
     """What honest code may expect: a session of its own, fresh standard streams, deep recursion, long integers."""
-    prctl(DEATH_SIGNAL, signal.SIGKILL)
+    prctl(DEATH_SIGNAL, KILL, 0, 0, 0)
     os.setsid()
     room = STACK
     try:
-        with open("/proc/self/oom_score_adj", "w") as file:
-            file.write("1000")
+        fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
+        os.write(fd, b"1000")
+        os.close(fd)
         hard = resource.getrlimit(resource.RLIMIT_STACK)[1]
         room = STACK if hard == resource.RLIM_INFINITY else min(STACK, hard)
         resource.setrlimit(resource.RLIMIT_STACK, (room, hard))
@@ -102,10 +115,19 @@ def wake_up() -> None:
     sys.setrecursionlimit(max(1000, room // (STACK // RECURSION)))
     getattr(sys, "set_int_max_str_digits", int)(0)
     atexit._clear()
-    gc.unfreeze()
+    if draws is not None:
+        sys.modules["random"].setstate(draws)  # forking has reseeded it
     gc.enable()
     sys.argv = ["solution.py"]
-    for fd, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
-        stream = open(fd, mode, encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
+    for fd, name in ((0, "stdin"), (1, "stdout"), (2, "stderr")):
+        stream = getattr(sys, name)
+        try:
+            # Nothing was read or is left to be written, so it serves whatever the descriptor is now.
+            stream.reconfigure(encoding="utf-8", errors="surrogateescape", line_buffering=False, write_through=False)
+            ours = stream.fileno() == fd
+        except (AttributeError, ValueError, OSError):
+            ours = False
+        if not ours:
+            stream = os.fdopen(fd, "w" if fd else "r", encoding="utf-8", errors="surrogateescape", closefd=False)
         setattr(sys, name, stream)
         setattr(sys, "__%s__" % name, stream)

@@ -32,12 +32,11 @@ from typing import Any, Callable, Dict, List, Tuple
 
 from collimate_rl.guest.candidate import candidate
 from collimate_rl.guest.holder import TAIL, Holder
-from collimate_rl.guest.nursery import DUMPABLE, nursery, prctl
+from collimate_rl.guest.nursery import DUMPABLE, nursery, prctl, slurp
 from collimate_rl.guest.plain import dumps
 
 JOB = "collimate-job.json"
 KEPT = "/tmp/.collimate"
-started = time.monotonic()
 
 
 def perform(holder: Holder, job: Dict[str, Any]) -> str:
@@ -92,8 +91,8 @@ def perform(holder: Holder, job: Dict[str, Any]) -> str:
 
 def left(job: Dict[str, Any]) -> float:
     """Seconds until the exec's total time is up; 0 when it is."""
-    total_s: float = job["total_s"]
-    return max(0.0, started + total_s - time.monotonic())
+    until: float = job["until"]
+    return max(0.0, until - time.monotonic())
 
 
 def loaded(holder: Holder, job: Dict[str, Any], first: int) -> Tuple[str, str, float]:
@@ -146,19 +145,20 @@ def kept(job: Dict[str, Any], make: Callable[[], str]) -> str:
 
 
 def main() -> None:
+    started = time.monotonic()
     gc.disable()
     ours, theirs = socket.socketpair()
+    draws = sys.modules["random"].getstate() if "random" in sys.modules else None
     sys.stdout.flush()
     pid = os.fork()
     if pid == 0:
         ours.close()
-        nursery(theirs, candidate)
+        nursery(theirs, candidate, draws)
     theirs.close()
-    prctl(DUMPABLE, 0)  # no candidate opens this process's memory or descriptors
-    with open(JOB) as file:
-        job = json.load(file)
+    prctl(DUMPABLE, 0, 0, 0, 0)  # no candidate opens this process's memory or descriptors
+    job = json.loads(slurp(JOB))
     os.unlink(JOB)
-    mark = job.pop("mark")
+    mark, job["until"] = job.pop("mark"), started + job["total_s"]
     holder = Holder(ours, job["program"] or job["prints"])
     body = kept(job, lambda: perform(holder, job)) if job["id"] else perform(holder, job)
     ours.close()

@@ -121,6 +121,19 @@ def test_generator_and_reference_take_turns_with_the_random_numbers(client: Coll
     assert result.output_tail.decode().split() == [repr(drawn[0]), repr(drawn[2])]
 
 
+def test_a_seed_pins_the_candidates_own_random_numbers(client: CollimateClient) -> None:
+    code = (
+        "import random\ndef solve(x):\n    print(random.random())\n    if x == 2: raise SystemExit\n    return 2 * x\n"
+    )
+    first, again = [grade(client, "py", code, DOUBLES, seed="12" * 32) for _ in range(2)]
+    other = grade(client, "py", code, DOUBLES, seed="13" * 32)
+    assert first.output_tail == again.output_tail != other.output_tail
+    import random
+
+    random.seed(int("12" * 32, 16))
+    assert first.output_tail.decode().split()[0] == repr(random.random())
+
+
 def test_a_drawn_seed_replays_the_grade(client: CollimateClient) -> None:
     code = "def solve(x):\n    print(x)\n    return len(x)\n"
     first = grade(client, "py", code, VOWELS)

@@ -13,9 +13,11 @@ import threading
 import traceback
 import types
 from base64 import b64decode
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from . import syscalls
+from .forkhooks import DeferredHooks
 
 _MAX_FD = 1024
 """RLIMIT_NOFILE of everything in a jail."""
@@ -24,12 +26,10 @@ _MAX_FD = 1024
 class Execs:
     """What every exec of a zygote shares: the last filter, the guest programs, the working directory."""
 
-    def __init__(self, settings: dict[str, Any]) -> None:
+    def __init__(self, settings: dict[str, Any], hooks: DeferredHooks) -> None:
+        self._hooks = hooks
         self.workdir = settings["workdir"]
-        self._programs = {
-            name: compile(text, f"<collimate {name}>", "exec", dont_inherit=True)
-            for name, text in settings["programs"].items()
-        }
+        self._programs = {name: _load_program(name, text) for name, text in settings["programs"].items()}
         self._rlimits = {getattr(resource, name): value for name, value in settings["exec_rlimits"].items()}
         self._seal = syscalls.SeccompFilter(b64decode(settings["seal_filter"]))
 
@@ -52,8 +52,6 @@ class Execs:
         self._run(request)
 
     def _lose_all_rights(self, oom_score: int) -> None:
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for name, value in self._rlimits.items():
             resource.setrlimit(name, (value, value))
         syscalls.drop_capabilities()
@@ -71,27 +69,39 @@ class Execs:
             _become(["/bin/sh", "-c", request["command"]])
         if kind == "commands":
             _run_list(request["commands"])
+        self._hooks.register()
         seed = int(request["seed"], 16)
         random.seed(seed)
         if "numpy" in sys.modules:
             words = [(seed >> shift) & 0xFFFFFFFF for shift in range(0, 256, 32)]
             sys.modules["numpy"].random.seed(words)
-        code = self._programs[request["program"]] if kind == "program" else None
-        run_python(code, request.get("code"))
+        run_python(self._programs[request["program"]] if kind == "program" else None, request.get("code"))
 
 
-def run_python(code: types.CodeType | None, text: str | None) -> NoReturn:
-    """Run as `python -c` would: a fresh `__main__`, a traceback on stderr, the exit status of SystemExit."""
+def _load_program(name: str, text: str) -> Callable[[], object]:
+    """A trusted program's `main`, its body run once here: every fork would pay for that again in page faults."""
+    space: dict[str, Any] = {"__name__": f"collimate_{name}"}
+    exec(compile(text, f"<collimate {name}>", "exec", dont_inherit=True), space)
+    main: Callable[[], object] = space["main"]
+    return main
+
+
+def run_python(program: Callable[[], object] | None, text: str | None) -> NoReturn:
+    """Run as `python -c` would: a fresh `__main__`, a traceback on stderr, the exit status of SystemExit.
+
+    `program` is run instead of `text` where there is one.
+    """
     main = types.ModuleType("__main__")
     main.__dict__["__builtins__"] = sys.modules["builtins"]
     sys.modules["__main__"] = main
     gc.enable()
     status = 0
     try:
-        if code is None:
+        if program is not None:
+            program()
+        else:
             assert text is not None
-            code = compile(text, "<string>", "exec", dont_inherit=True)
-        exec(code, main.__dict__)
+            exec(compile(text, "<string>", "exec", dont_inherit=True), main.__dict__)
     except SystemExit as exc:
         status = _exit_status(exc)
     except BaseException as exc:
