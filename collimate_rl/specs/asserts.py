@@ -14,15 +14,15 @@ from collimate_rl.guest.prompt import Prompt, read_prompt
 from collimate_rl.specs.base import RewardSpec, check_entry, check_limits, last_number
 
 _CLASSIC = """\
-_scope = {{"__name__": "solution"}}
+_scope, _entry = {{"__name__": "solution"}}, {entry!r}
 with open({path!r}, encoding="utf-8") as _file:
     _source = _file.read()
 try:
     exec(compile(_source, {path!r}, "exec"), _scope)
     exec(compile({setup!r}, "<setup>", "exec"), _scope)
     exec(compile({test!r}, "<test>", "exec"), _scope)
-    if {entry!r} is not None and "check" in _scope:
-        _scope["check"](_scope[{entry!r}])
+    if _entry is not None and "check" in _scope:
+        _scope["check"](_scope[_entry])
     _reward = 1.0
 except BaseException:
     _reward = 0.0

@@ -59,7 +59,8 @@ CANARY_SPECS = {
         reference=f"def solve(n): return {CANARY!r} if n == 1 else n * 2",
     ),
     "off the plan": AssertReward(
-        f"n = solve(1)\nwhile n and n != {CANARY!r} and solve(n) != {CANARY!r}:\n    n = solve(n)\nassert n == {CANARY!r}",
+        "n = solve(1)\nwhile n not in (0, KEY) and solve(n) != KEY:\n    n = solve(n)\nassert n == KEY",
+        setup=f"KEY = {CANARY!r}",
         entry="solve",
     ),
 }

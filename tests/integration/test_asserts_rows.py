@@ -35,15 +35,14 @@ def graded(execute: RecordingExecutor, spec: AssertReward, candidates: list[str]
 def test_humaneval(execute: RecordingExecutor, row: dict[str, Any]) -> None:
     spec = AssertReward(row["test"], entry=row["entry_point"], prompt=row["prompt"])
     body = row["canonical_solution"]
-    whole, nothing = graded(execute, spec, [row["prompt"] + body, "    return None\n"])
-    [as_body] = graded(execute, spec, [body])
+    whole, as_body, nothing = graded(execute, spec, [row["prompt"] + body, body, "    return None\n"])
     assert (whole.reward, as_body.reward) == (1.0, 1.0), (whole.detail, as_body.detail)
     assert nothing.reward is not None
     assert nothing.reward < 1.0
     assert nothing.outcome not in (None, "passed")
-    # The row is planned once, and each group judged once.
-    assert [role for role, _, _ in execute.requests].count("judge") <= 3
-    assert sorted(index for role, index, _ in execute.requests if role == "runner" and index is not None) == [0, 0, 1]
+    # The row is planned once, the group judged once, and each candidate runs in one fork.
+    assert [role for role, _, _ in execute.requests].count("judge") == 2
+    assert sorted(index for role, index, _ in execute.requests if role == "runner" and index is not None) == [0, 1, 2]
 
 
 @pytest.mark.skipif(not MBPP, reason="no data set beside the checkout")

@@ -6,8 +6,6 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 from collimate_rl.grading.group import grade_group
 from collimate_rl.grading.result import GradeResult
 from collimate_rl.specs import AssertReward
@@ -120,14 +118,9 @@ LIES: dict[str, Callable[[list[Any]], Told]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def executor() -> PlainExecutor:
-    return PlainExecutor()
-
-
-def test_only_the_right_values_pass(executor: PlainExecutor) -> None:
+def test_only_the_right_values_pass(plain_executor: PlainExecutor) -> None:
     names = list(LIES)
-    lying = LyingExecutor(executor, [LIES[name] for name in names] + [always(*GOOD), None])
+    lying = LyingExecutor(plain_executor, [LIES[name] for name in names] + [always(*GOOD), None])
     grades = grade_group(lying, SPEC, [HONEST] * (len(names) + 2), seeds=[None] * (len(names) + 2))
     told = [grade for grade in grades if isinstance(grade, GradeResult)]
     assert len(told) == len(grades)
@@ -135,7 +128,7 @@ def test_only_the_right_values_pass(executor: PlainExecutor) -> None:
     assert {name: grade.detail for name, grade in zip(names, told, strict=False) if grade.reward != 0.0} == {}
 
 
-def test_with_per_assert_a_lie_costs_the_assert_that_it_is_told_to(executor: PlainExecutor) -> None:
+def test_with_per_assert_a_lie_costs_the_assert_that_it_is_told_to(plain_executor: PlainExecutor) -> None:
     spec = AssertReward(
         "assert f(1) == 1\nassert not abs(f(2) - 2) > 1\nassert f(3) == 3\nassert all(map(f, [1, 1]))", per_assert=True
     )
@@ -148,7 +141,7 @@ def test_with_per_assert_a_lie_costs_the_assert_that_it_is_told_to(executor: Pla
         always(*good[:3], raises),
         lambda ops: [("v", '{"v":1}'), ("t", "null")],
     ]
-    grades = grade_group(LyingExecutor(executor, lies), spec, ["x = 1"] * len(lies), seeds=[None] * len(lies))
+    grades = grade_group(LyingExecutor(plain_executor, lies), spec, ["x = 1"] * len(lies), seeds=[None] * len(lies))
     told = [(g.cases_passed, [c.outcome for c in g.cases]) for g in grades if isinstance(g, GradeResult)]
     good_case, bad_case = "passed", "wrong_answer"
     assert told[0] == (4, [good_case] * 4)
