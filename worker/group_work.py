@@ -61,7 +61,8 @@ class GroupWork:
 
     def __init__(self, bench: Bench, grant: Grant, batch: GradeBatch, keeper: Keeper) -> None:
         self._queue = bench.queue
-        self._concurrency = bench.concurrency
+        # More threads than the node has slots would only wait for one.
+        self._concurrency = min(bench.concurrency, bench.slots.count)
         self._grant = grant
         self._batch = batch
         self._keeper = keeper
