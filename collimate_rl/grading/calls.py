@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from collimate_rl.grading.frames import Case, Report, compose, exception_of, failure_of, read_report
@@ -15,6 +15,7 @@ from collimate_rl.values import Expected
 VALUE_BYTES: Final = 1 << 20
 ALL_BYTES: Final = 8 << 20
 SHOWN_CASES: Final = 256
+MAX_RAW_STDOUT: Final = 64 << 10
 STDIN_CASE_S: Final = 6.0
 
 Verdicts = list[tuple[str, float, str]]
@@ -116,7 +117,10 @@ def verdicts_of(report: Report | None, total: int, judge: Any, answer: ExecResul
         outcome, words = exception_of(report.load.line) if report.load.kind == "x" else failure_of(report.load)
         return [(outcome, 0.0, words or "while the code was loaded")] * total
     verdicts = [(*judge(n, case), case.ms) for n, case in enumerate(report.cases)]
-    late = [("timeout", 0.0, "the total time was up")] * (total - len(verdicts))
+    unreached = (
+        ("tampered", 0.0, "no process could be had") if report.lost else ("timeout", 0.0, "the total time was up")
+    )
+    late = [unreached] * (total - len(verdicts))
     return [(outcome, ms, words) for outcome, words, ms in verdicts] + late
 
 
@@ -139,7 +143,7 @@ def result_of(
         exit_code=answer.exit_code,
         fork_time_ms=answer.fork_time_ms,
         exec_time_ms=answer.exec_time_ms,
-        raw=answer.raw,
+        raw=raw_of(answer),
         outcome=outcome,
         cases=tuple(CaseResult(each, ms) for each, ms, _ in verdicts[:SHOWN_CASES]),
         cases_total=len(verdicts),
@@ -149,6 +153,13 @@ def result_of(
         truncated=bool(report and report.seen > MAX_TAIL),
         judge_time_ms=judge_time_ms,
     )
+
+
+def raw_of(answer: ExecResult) -> Mapping[str, Any]:
+    """The wire's dict, its output cut where keeping all of it for a whole group would cost too much."""
+    if len(answer.stdout) <= MAX_RAW_STDOUT:
+        return answer.raw
+    return {**answer.raw, "stdout": answer.stdout[:MAX_RAW_STDOUT], "stdout_cut": True}
 
 
 def _without_cases(report: Report | None) -> tuple[str, str]:

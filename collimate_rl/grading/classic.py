@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from collimate_rl.grading.calls import no_code
+from collimate_rl.grading.calls import no_code, raw_of
 from collimate_rl.grading.execute import ExecRequest
 from collimate_rl.grading.result import MAX_TAIL, GradeResult
 from collimate_rl.grading.run import Graded, GroupRun
@@ -40,7 +40,7 @@ def grade_classic(run: GroupRun, spec: RewardSpec) -> None:
             exit_code=answer.exit_code,
             fork_time_ms=answer.fork_time_ms,
             exec_time_ms=answer.exec_time_ms,
-            raw=answer.raw,
+            raw=raw_of(answer),
             outcome=outcome,
             integrity="shared",
             detail=detail,

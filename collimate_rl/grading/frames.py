@@ -39,12 +39,14 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """A runner's whole result. `cases` ends where the time did; `tail` is the end of `seen` bytes of prints."""
+    """A runner's whole result. `cases` ends where the time did, or (`lost`) where no process could be had any more;
+    `tail` is the end of `seen` bytes of prints."""
 
     load: Case
     cases: tuple[Case, ...]
     tail: bytes
     seen: int
+    lost: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +88,13 @@ def read_report(stdout: str, mark: str, ops: int) -> Report | None:
         if len(lines) != len(entries) + 1 or len(entries) > ops + 1:
             return None
         load, *cases = [_case(entry, line) for entry, line in zip(entries, lines[1:], strict=True)]
-        return Report(load=load, cases=tuple(cases), tail=bytes.fromhex(header["tail"]), seen=int(header["seen"]))
+        return Report(
+            load=load,
+            cases=tuple(cases),
+            tail=bytes.fromhex(header["tail"]),
+            seen=int(header["seen"]),
+            lost=bool(header["lost"]),
+        )
     except (ValueError, TypeError, KeyError, IndexError, RecursionError):
         return None
 

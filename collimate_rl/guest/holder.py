@@ -14,6 +14,7 @@ from collimate_rl.guest.plain import dumps
 
 LARGE_KIB = 96 << 10  # a process killed by others above that is taken for one that ran out of memory
 TAIL = 4096
+REAP_S = 10
 KINDS = (b"v", b"x", b"o", b"l", b"e", b"m")
 
 
@@ -61,15 +62,20 @@ class Holder:
             got += piece
         return got
 
-    def end(self) -> None:
-        """Kill the candidate and its session, and wait until it and all that it left is dead."""
-        if self.pid > 0 and self.ended is None and not self.lost:
+    def kill(self) -> None:
+        """Kill the candidate and its session."""
+        if self.pid > 0 and self.ended is None:
             for kill in (os.kill, os.killpg):
                 try:
                     kill(self.pid, signal.SIGKILL)
                 except OSError:
                     pass  # gone already, or not yet the leader of its session
-            self.link.settimeout(10)
+
+    def end(self) -> None:
+        """Kill the candidate, and wait until it and all that it left is dead."""
+        self.kill()
+        if self.pid > 0 and self.ended is None and not self.lost:
+            self.link.settimeout(REAP_S)
             try:
                 self.ended = self.line()
             except OSError:

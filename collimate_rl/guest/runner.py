@@ -12,8 +12,9 @@ ops; `prints`: report what each op printed. An op is `{"stdin": text}`, or `{"f"
 tree}`: target `["n", name]`, `["h", handle]` or `["p", op]` (that op's result); `do` is "call" (the default), "get",
 "set", "iter" or one of UNARY.
 
-The result: a line `mark` + " begin"; a header `{"load": [kind, ms], "cases": [[kind, ms], …], "tail", "seen"}` with an
-entry per op reached (and, with `prints`, its output as a third item); a line of JSON for the load and one for each of
+The result: a line `mark` + " begin"; a header `{"load": [kind, ms], "cases": [[kind, ms], …], "tail", "seen", "lost"}`
+with an entry per op reached (and, with `prints`, its output as a third item), "lost" when no further candidate could be
+had; a line of JSON for the load and one for each of
 those; `mark` + " end". Kinds: "v" value `{"v": tree, "u"?: bodies}`; "x" exception `{"x": tree, "at": line, "u"?}`; "o"
 opaque, "l" beyond a limit (reasons); "e" no entry; "p" program done (its output); "t" timeout; "d" died (exit code, or
 minus a signal); "m" out of memory; "b" no frame of ours.
@@ -84,8 +85,8 @@ def perform(holder: Holder, job: Dict[str, Any]) -> str:
     if not ops and not program:
         kind, line, ms = loaded(holder, job, 0)
         load, lines = [kind, ms], [line]
-    holder.end()
-    header = {"load": load, "cases": cases, "tail": holder.tail.hex(), "seen": holder.seen}
+    holder.kill()
+    header = {"load": load, "cases": cases, "tail": holder.tail.hex(), "seen": holder.seen, "lost": holder.lost}
     return "\n".join([dumps(header), *lines, ""])
 
 
@@ -161,11 +162,12 @@ def main() -> None:
     mark, job["until"] = job.pop("mark"), started + job["total_s"]
     holder = Holder(ours, job["program"] or job["prints"])
     body = kept(job, lambda: perform(holder, job)) if job["id"] else perform(holder, job)
-    ours.close()
-    os.waitpid(pid, 0)
     data = memoryview(("\n%s begin\n%s%s end\n" % (mark, body, mark)).encode())
     while data:
         data = data[os.write(1, data) :]
+    holder.end()  # the answer is out: should the time limit strike now, it counts all the same
+    ours.close()
+    os.waitpid(pid, 0)
 
 
 if __name__ == "__main__":

@@ -114,7 +114,7 @@ def find_python(minor: int) -> str | None:
     ],
 )  # fmt: skip
 def test_what_calls_come_to(tmp_path: Path, code: str, kinds: str) -> None:
-    ran = Ran(tmp_path, code, [call(0), call(1)], entry="solve", case_s=2.0)
+    ran = Ran(tmp_path, code, [call(0), call(1)], entry="solve", case_s=1.0 if "t" in kinds else 10.0)
     assert ran.kinds == kinds, ran.stderr
 
 
@@ -262,7 +262,7 @@ def test_programs(tmp_path: Path) -> None:
     ],
 )
 def test_what_programs_come_to(tmp_path: Path, code: str, kind: str) -> None:
-    ran = Ran(tmp_path, code, [{"stdin": ""}], program=True, case_s=2.0)
+    ran = Ran(tmp_path, code, [{"stdin": ""}], program=True, case_s=1.0 if kind == "t" else 10.0)
     assert ran.kinds == "v:" + kind, ran.stderr
 
 
