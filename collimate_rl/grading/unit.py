@@ -69,7 +69,10 @@ def grade_programs(run: GroupRun, spec: StdioReward) -> None:
     def judge(n: int, case: Case) -> tuple[str, str]:
         if case.kind != "p":
             return failure_of(case) if case.kind != "v" else ("tampered", "")
-        printed = json.loads(case.line)
+        try:
+            printed = json.loads(case.line)
+        except ValueError:
+            printed = None
         if not isinstance(printed, str):
             return "tampered", "a frame that is none of ours"
         if same_text(printed, cases[n]["stdout"], options):
