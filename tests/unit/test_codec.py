@@ -8,6 +8,8 @@ import datetime
 import enum
 import itertools
 import math
+import sys
+import types
 from collections.abc import Iterator
 from decimal import Decimal
 from fractions import Fraction
@@ -299,3 +301,37 @@ def test_other_kinds() -> None:
     assert there_and_back([Decimal("1.50"), Fraction(1, 3)]) == [Decimal("1.50"), Fraction(1, 3)]
     assert str(there_and_back(Decimal("1.50"))) == "1.50"
     assert list(there_and_back({1: "a"}.values())) == ["a"]
+
+
+class FakeDtype:
+    kind, str = "i", "<i8"
+
+
+class FakeArray:
+    """As much of numpy's array as the encoder reads."""
+
+    dtype = property(lambda self: FakeDtype)
+    shape = property(lambda self: (2, 2))
+    size = property(lambda self: 4)
+
+    def ravel(self) -> FakeArray:
+        return self
+
+    def tolist(self) -> list[int]:
+        return [1, 2, 3, 4]
+
+
+class LyingArray(FakeArray):
+    dtype = property(lambda self: "lie")
+
+    def tolist(self) -> list[int]:
+        return [99]
+
+
+def test_arrays_are_read_through_numpys_own_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "numpy", types.SimpleNamespace(ndarray=FakeArray, generic=FakeDtype))
+    for array in (FakeArray(), LyingArray()):
+        assert encode(array) == ["a", "<i8", [2, 2], 1, 2, 3, 4]
+    monkeypatch.setattr(FakeDtype, "kind", "O")
+    with pytest.raises(Unencodable):
+        encode(FakeArray())
