@@ -100,7 +100,7 @@ def test_sigterm_under_load_loses_nothing(node: StartNode, audit: Audit) -> None
 
 def test_what_cannot_finish_within_the_grace_is_released_uncounted(node: StartNode, audit: Audit) -> None:
     started = node(grace=2, slots=8)
-    k = audit.submit([RIGHT, slow(8)])
+    k = audit.submit([RIGHT, slow(5)])
     started.wait_for("candidate_graded", k=k)
     assert started.stop() == 0
     assert [event["reason"] for event in started.events("batch_released", k=k)] == ["clean"]

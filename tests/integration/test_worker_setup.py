@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from collimate_rl.queue.server import LocalRedis
 from tests.fixtures.worker_batches import RIGHT, WRONG, Audit, slow
 from tests.fixtures.worker_nodes import HASTY, Node, until
 from worker.__main__ import main
+from worker.process import start_time
 
 StartNode = Callable[..., Node]
 
@@ -56,14 +58,16 @@ def test_a_backend_without_isolation_is_refused_unless_allowed(
         assert allowed.stop() == 0
 
 
-def test_one_that_loses_its_isolation_behind_a_running_worker_is_refused_too(node: StartNode, audit: Audit) -> None:
-    started = node(backend="http://127.0.0.1:1")
-    started.wait_for("worker_ready")
-    started.wait_for("backend_down")
-    assert started.stop() == 0
-    with LocalCollimateBackend(isolation="none") as backend:
-        late = node("n2", backend=backend.base_url, allow_unisolated=False)
-        assert late.wait() == 2
+def test_one_that_comes_up_later_without_isolation_is_refused_too(node: StartNode) -> None:
+    with tempfile.TemporaryDirectory(prefix="col-d-", dir="/tmp") as folder:
+        socket = f"{folder}/s.sock"
+        started = node(backend=f"unix:{socket}", processes=2)
+        started.wait_for("worker_ready", count=2)
+        started.wait_for("backend_down")
+        with LocalCollimateBackend(isolation="none", unix_socket=socket):
+            assert started.wait() == 2
+    assert "--allow-unisolated" in started.wait_for("refused")[0]["reason"]
+    assert [pid for pid in started.child_pids().values() if start_time(pid) is not None] == []
 
 
 def test_a_second_supervisor_of_a_node_is_refused(node: StartNode, audit: Audit, redis_url: str) -> None:
@@ -79,6 +83,26 @@ def test_a_second_supervisor_of_a_node_is_refused(node: StartNode, audit: Audit,
     assert f"pid {first.pid}" in second.wait_for("refused")[0]["reason"]
     assert audit.rewards(k) == [1.0]
     assert audit.result(k).attempts == 1
+
+
+def test_a_state_directory_that_cannot_be_used_is_refused(node: StartNode, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    started = node(state_dir=str(tmp_path / "file"))
+    assert started.wait() == 2
+    assert "--state-dir" in started.wait_for("refused")[0]["reason"]
+
+
+def test_a_server_that_denies_access_is_refused(node: StartNode, redis_url: str) -> None:
+    client = connect_commands(redis_url)
+    client.config_set("requirepass", "secret")
+    try:
+        started = node()
+        assert started.wait() == 2
+    finally:
+        client.execute_command("AUTH", "secret")
+        client.config_set("requirepass", "")
+        client.close()
+    assert "user and its rights" in started.wait_for("refused")[0]["reason"]
 
 
 def test_a_server_that_is_not_there_is_waited_for(tmp_path: Path, daemon_socket: str) -> None:
@@ -120,33 +144,6 @@ def test_a_server_killed_and_restarted_under_load_loses_no_batch(tmp_path: Path,
         finally:
             started.end()
             audit.queue.client.close()
-
-
-def test_plain_rq_runs_the_worker_too(audit: Audit, redis_url: str, daemon_socket: str, tmp_path: Path) -> None:
-    k = audit.submit()
-    rq = Path(sys.executable).with_name("rq")
-    command = [str(rq), "worker", "grade", "--url", redis_url, "--worker-class", "worker.NodeWorker"]
-    command += ["--serializer", "collimate_rl.queue.rq_edge.MsgpackSerializer"]
-    environment = {
-        **os.environ,
-        "COLLIMATE_REDIS_URL": redis_url,
-        "COLLIMATE_BACKEND": f"unix:{daemon_socket}",
-        "COLLIMATE_STATE_DIR": str(tmp_path),
-        "COLLIMATE_NODE": "n1",
-        "PYTHONPATH": os.getcwd(),
-    }
-    with (tmp_path / "log").open("wb") as stream:
-        process = subprocess.Popen(command, env=environment, stdout=stream, stderr=stream)
-    try:
-        assert audit.rewards(k) == [1.0, 0.0]
-        alive = audit.queue.who_is_alive([audit.result(k).worker])
-        assert [text.split(".")[2] for text in alive.values()] == [str(process.pid)]
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0, (tmp_path / "log").read_text()
-    finally:
-        process.kill()
-        process.wait()
-    audit.check_each_answered_once()
 
 
 def test_the_janitor_alone_tells_and_acts(audit: Audit, redis_url: str) -> None:
