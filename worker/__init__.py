@@ -17,6 +17,8 @@ def __getattr__(name: str) -> Any:
     # rq and redis are heavy, and `python -m worker config` needs neither.
     if name == "NodeWorker":
         from worker.node_worker import NodeWorker
+        from worker.plain import lend_url
 
+        lend_url()
         return NodeWorker
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -86,12 +86,14 @@ def run_janitor(settings: WorkerSettings, *, once: bool, dry_run: bool) -> int:
     """The queue's janitor without workers."""
     from collimate_rl.errors import QueueError
     from collimate_rl.queue.batches import BatchQueue
-    from collimate_rl.queue.clients import connect_commands
+    from collimate_rl.queue.clients import connect_commands, connect_rq
     from collimate_rl.queue.server_check import check_server
     from worker.janitor import JanitorRounds, forecast, run_alone
+    from worker.plain import bury_dead
     from worker.process import ProcessId
 
     queue = BatchQueue(connect_commands(settings.redis_url), settings.queue, timing=parse_timing(settings.timing))
+    rq_client = connect_rq(settings.redis_url)
     token = str(ProcessId.own())
     try:
         check_server(queue.client)
@@ -101,13 +103,14 @@ def run_janitor(settings: WorkerSettings, *, once: bool, dry_run: bool) -> int:
         if once:
             rounds = JanitorRounds(queue, token)
             queue.beat()
+            bury_dead(queue, rq_client, settings.node)
             print(", ".join(f"{word.lower()}: {count}" for word, count in rounds.round().items()) or "nothing was due")
             rounds.resign()
             return 0
         stop = threading.Event()
         for number in STOP_SIGNALS:
             signal.signal(number, lambda _number, _frame: stop.set())
-        run_alone(queue, token, stop.wait)
+        run_alone(queue, token, stop.wait, lambda: bury_dead(queue, rq_client, settings.node))
     except QueueError as error:
         logs.emit(logs.REFUSED, logging.ERROR, reason=error.message)
         return EXIT_REFUSED

@@ -99,8 +99,8 @@ def _intention(state: list[str | None], listed: bool, now: int) -> str:
     return name + "unowned and on no list: would be rung again if it stays so"
 
 
-def run_alone(queue: BatchQueue, token: str, pause: Callable[[float], bool]) -> None:
-    """Rounds until `pause(seconds)` says to stop; beats for the queue, as a supervisor would."""
+def run_alone(queue: BatchQueue, token: str, pause: Callable[[float], bool], bury_dead: Callable[[], object]) -> None:
+    """Rounds until `pause(seconds)` says to stop; beats for the queue and buries the dead, as a supervisor would."""
     rounds = JanitorRounds(queue, token)
     every_s = queue.timing.beat_every_ms / 1000
     try:
@@ -108,6 +108,7 @@ def run_alone(queue: BatchQueue, token: str, pause: Callable[[float], bool]) -> 
             started = time.monotonic()
             try:
                 queue.beat()
+                bury_dead()
             except RedisUnavailable as error:
                 logs.emit(logs.REDIS_DOWN, logging.WARNING, error=error.message)
             else:

@@ -62,13 +62,19 @@ class TextFormatter(_Formatter):
         return f"{line}\n{trace}" if trace else line
 
 
-def configure(log_format: str, log_level: str, *, stream: TextIO | None = None, **context: Any) -> None:
-    """Set up this process's log; `context` (node, worker) stands in every line. rq's own warnings join it."""
+def configure(
+    log_format: str, log_level: str, *, stream: TextIO | None = None, rq: bool = True, **context: Any
+) -> None:
+    """Set up this process's log; `context` (node, worker) stands in every line.
+
+    rq -- rq's own warnings join it; False leaves rq's log as it is.
+    """
     _context.clear()
     _context.update(context)
     handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
-    for name, level in (("collimate.worker", LEVELS[log_level]), ("rq", logging.WARNING)):
+    levels = {"collimate.worker": LEVELS[log_level], **({"rq": logging.WARNING} if rq else {})}
+    for name, level in levels.items():
         logger = logging.getLogger(name)
         logger.handlers[:] = [handler]
         logger.setLevel(level)

@@ -2,7 +2,7 @@
 
 `python -m worker` runs one per process under a supervisor. Plain rq can run it too, with the settings from the
 environment: `rq worker grade --worker-class worker.NodeWorker --serializer
-collimate_rl.queue.rq_edge.MsgpackSerializer`; it then says itself that it is alive.
+collimate_rl.queue.codec.MsgpackSerializer`; it then speaks for itself (`worker.plain`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from redis.exceptions import RedisError
 from rq.job import Job
 from rq.queue import Queue
 
-from collimate_rl.errors import CollimateError, RedisUnavailable
+from collimate_rl.errors import CollimateError
 from collimate_rl.grading.execute import Executor, OneShotExecutor
 from collimate_rl.protocol import GradeBatch
 from collimate_rl.queue.batches import BatchQueue
@@ -30,16 +30,13 @@ from worker.batch_job import run_batch
 from worker.bench import Bench
 from worker.executor import RetryPolicy
 from worker.intake import Intake
-from worker.names import worker_name
-from worker.periodic import Periodic
-from worker.process import ProcessId
+from worker.plain import PlainLife, plain_name
 from worker.settings import WorkerSettings, load, parse_timing
 from worker.slots import Slots, slots_directory
 
 BLOCK_TTL_S = 16
 """rq blocks for this minus 15 s: one second, so that an idle worker stops, or sees the daemon come back, soon."""
 RQ_HEARTBEAT_S = 30.0
-ALIVE_EVERY_S = 5.0
 
 
 def stop_margin(grace_s: float) -> float:
@@ -51,7 +48,7 @@ class NodeWorker(BellWorker):
     """Grades the batches of one queue, one at a time.
 
     queues -- the one queue, by name or as rq's object.
-    name -- unique per start; made when not given.
+    name -- unique per start; without a supervisor it is only a part of the name.
     connection -- ignored: rq's defaults lose jobs. The connections are made here, from the settings' `redis_url`.
     settings -- from the environment and the file when not given.
     supervised -- a supervisor says that this process is alive, and buries it.
@@ -80,7 +77,7 @@ class NodeWorker(BellWorker):
             options.pop(dropped, None)
         super().__init__(
             queue,
-            name or worker_name(self.settings.node, f"rq{os.getpid()}"),
+            name if supervised and name else plain_name(self.settings.node, name),
             connect_rq(self.settings.redis_url),
             worker_ttl=BLOCK_TTL_S,
             **options,
@@ -97,7 +94,7 @@ class NodeWorker(BellWorker):
             concurrency=self.settings.batch_concurrency,
             grace_s=self.settings.grace - stop_margin(self.settings.grace),
         )
-        self._alive = None if supervised else Periodic("alive", ALIVE_EVERY_S, self._say_alive)
+        self._plain = None if supervised else PlainLife(self.settings, self.batches, self.connection, self.name)
 
     @property
     def refused(self) -> str | None:
@@ -105,13 +102,16 @@ class NodeWorker(BellWorker):
         return self._intake.refused
 
     def work(self, *args: Any, **options: Any) -> bool:
-        if self._alive is not None:
-            self._alive.start()
-        try:
+        if self._plain is None:
             return super().work(*args, **options)
+        self._plain.begin()
+        try:
+            worked = super().work(*args, **options)
         finally:
-            if self._alive is not None:
-                self._alive.stop(5.0)
+            self._plain.end()
+        if self.refused is not None:
+            self._plain.refuse(self.refused)
+        return worked
 
     def ring(self, k: str) -> str:
         return run_batch(self.bench, self, k)
@@ -156,19 +156,14 @@ class NodeWorker(BellWorker):
         self._intake.failed(error)
 
     def leave(self) -> None:
-        """End at once, where a supervisor clears what rq keeps of this process; plain rq waits for the execs."""
-        if self._alive is None:
-            logs.emit(logs.WORKER_STOPPED, stopped_by="signal")
-            os._exit(0)
+        """End at once; a supervisor clears what rq keeps of this process."""
+        if self._plain is not None:
+            self._plain.leave()
+        logs.emit(logs.WORKER_STOPPED, stopped_by="signal")
+        os._exit(0)
 
     def _executor_for(self, batch: GradeBatch) -> Executor:
         return OneShotExecutor(self._sandboxes, batch.template, egress=batch.egress)
-
-    def _say_alive(self) -> None:
-        try:
-            self.batches.alive({self.name: str(ProcessId.own())})
-        except RedisUnavailable:
-            pass  # said again in five seconds
 
 
 def _only_queue(queues: str | Queue | Sequence[str | Queue]) -> str:

@@ -69,7 +69,7 @@ class Pulse:
             if self._clock() - self._said_alive_at >= min(ALIVE_EVERY_S, self._queue.timing.alive_ms / 3000):
                 self._queue.alive(living)
                 self._said_alive_at = self._clock()
-            self._queue.beat(self._settings.node, self._heartbeat(len(living)))
+            self._queue.beat(self._settings.node, heartbeat(self._settings, self._backend(), len(living)))
         except RedisUnavailable as error:
             if not self._down:
                 logs.emit(logs.REDIS_DOWN, logging.WARNING, error=error.message)
@@ -97,18 +97,19 @@ class Pulse:
                 bury(self._queue, self._rq, self._settings.node, self._dead[0])
                 self._dead.pop(0)
 
-    def _heartbeat(self, processes: int) -> dict[str, Any]:
-        state = self._backend()
-        return {
-            "queue": self._settings.queue,
-            "processes": processes,
-            "slots": self._settings.slots,
-            "backend": self._settings.backend,
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
-            **({} if state is None else {"up": state.up, "reason": state.reason, "isolation": state.isolation}),
-            **({} if state is None or state.templates is None else {"templates": list(state.templates)}),
-        }
+
+def heartbeat(settings: WorkerSettings, state: BackendState | None, processes: int) -> dict[str, Any]:
+    """What a node tells of itself: JSON data; `templates` where the daemon has said which it has."""
+    return {
+        "queue": settings.queue,
+        "processes": processes,
+        "slots": settings.slots,
+        "backend": settings.backend,
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        **({} if state is None else {"up": state.up, "reason": state.reason, "isolation": state.isolation}),
+        **({} if state is None or state.templates is None else {"templates": list(state.templates)}),
+    }
 
 
 def bury(queue: BatchQueue, rq_client: Redis, node: str, worker: str) -> None:

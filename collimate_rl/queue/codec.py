@@ -25,6 +25,21 @@ from collimate_rl.protocol.results import BatchResult
 T = TypeVar("T")
 
 
+class MsgpackSerializer:
+    """rq's serializer for our queues; by dotted path `collimate_rl.queue.codec.MsgpackSerializer`.
+
+    rq's default is pickle: whoever writes to the server would run code in the worker.
+    """
+
+    @staticmethod
+    def dumps(obj: Any) -> bytes:
+        return bytes(msgpack.packb(obj, use_bin_type=True))
+
+    @staticmethod
+    def loads(data: bytes) -> Any:
+        return msgpack.unpackb(data, raw=False, strict_map_key=True)
+
+
 def pack_batch(batch: GradeBatch) -> bytes:
     """A payload; `ValueError` when it is above 8 MiB."""
     payload = _pack(

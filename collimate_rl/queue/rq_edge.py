@@ -12,7 +12,6 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any, ClassVar
 
-import msgpack
 from redis import Redis
 from rq.exceptions import DequeueTimeout, NoSuchJobError, StopRequested
 from rq.executions import Execution
@@ -26,6 +25,7 @@ from rq.worker import SimpleWorker
 from collimate_rl.errors import BadMessage
 from collimate_rl.protocol import keys
 from collimate_rl.queue._raw import text
+from collimate_rl.queue.codec import MsgpackSerializer
 
 JOB_FUNCTION = "collimate.grade/1"
 """The one name that our jobs carry. It is no import path: only our worker resolves it, to its own batch job."""
@@ -37,23 +37,6 @@ HEARTBEAT_TTL_S = 120
 WORKER_TTL_S = 20
 """rq blocks on the queue for this minus 15 s."""
 PAUSE_S = 1.0
-
-
-class MsgpackSerializer:
-    """rq's serializer for our queues; by dotted path `collimate_rl.queue.rq_edge.MsgpackSerializer`.
-
-    rq's default is pickle: whoever writes to the server would run code in the worker.
-    """
-
-    @staticmethod
-    def dumps(obj: Any) -> bytes:
-        return bytes(msgpack.packb(obj, use_bin_type=True))
-
-    @staticmethod
-    def loads(data: bytes) -> Any:
-        return msgpack.unpackb(data, raw=False, strict_map_key=True)
-
-
 SERIALIZER = f"{MsgpackSerializer.__module__}.{MsgpackSerializer.__qualname__}"
 
 
