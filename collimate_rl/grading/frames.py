@@ -93,9 +93,9 @@ def read_report(stdout: str, mark: str, ops: int) -> Report | None:
             cases=tuple(cases),
             tail=bytes.fromhex(header["tail"]),
             seen=int(header["seen"]),
-            lost=bool(header["lost"]),
+            lost=bool(header.get("lost")),
         )
-    except (ValueError, TypeError, KeyError, IndexError, RecursionError):
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
         return None
 
 
