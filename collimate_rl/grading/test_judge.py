@@ -18,9 +18,9 @@ from collimate_rl.grading.run import GroupRun, side_by_side
 from collimate_rl.specs.asserts import AssertReward
 
 MAX_OPS: Final = 1500
-"""Calls that a plan has at most."""
+"""Calls that a plan may grow by in one round."""
 FEARFUL_OPS: Final = 300
-"""Calls that a plan may have when it grew on placeholders that compare as feared: loops tend to have no end then."""
+"""The same, on placeholders that compare as feared: loops tend to have no end then."""
 UNIT_CPU_S: Final = 10
 """CPU time of one run of a test: with nobody to answer, or on one candidate's values."""
 UNIT_WALL_S: Final = 30
@@ -63,8 +63,7 @@ class Unit:
         frames: list[Any] = [[case.kind, case.line, case.printed or ""] for case in self.cases]
         frames += [None] * (len(self.plan.ops) - len(frames))
         hopeful = self.turn % 2 == 1
-        # A plan may always grow a little, else a loop that is just over the cap could never be finished.
-        most = cap if hopeful else min(cap, len(self.plan.ops) + FEARFUL_OPS)
+        most = cap if hopeful else min(cap, FEARFUL_OPS)
         return {"id": self.id, "plan": plan, "frames": frames, "hopeful": hopeful, "cap": most}
 
 

@@ -12,6 +12,7 @@ then JSON `{"id", "end": "told" | "timeout" | "died" | "late", "report"}`; or on
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import resource
@@ -19,7 +20,7 @@ import select
 import signal
 import sys
 import time
-from typing import Any, Dict, List, NoReturn, Optional, Tuple
+from typing import Any, Callable, Dict, List, NoReturn, Optional, Tuple
 
 from collimate_rl.guest.codec import loads
 from collimate_rl.guest.plain import BadTree, dumps
@@ -28,7 +29,7 @@ from collimate_rl.guest.scene import Fault, Run, Script
 
 JUDGE_JOB = "collimate-job.json"
 _MEMORY = 384 << 20
-_MAX_REPORT = 32 << 20
+_MAX_REPORT = 12 << 20
 _ANSWERS = ("v", "x")
 
 
@@ -39,16 +40,20 @@ def conduct(job: Dict[str, Any]) -> None:
     try:
         script = Script(job["row"])
     except Fault as fault:
-        _say(mark, {"fault": str(fault)})
+        _say(mark, dumps({"fault": str(fault)}).encode())
         return
     plans = [(Plan(plan["ops"], plan["steps"]), plan["texts"]) for plan in job["plans"]]
     for unit in job["units"]:
-        end, report = "late", None
+        end, report = "late", b"null"
         if time.monotonic() - begun < job["total_s"]:
             plan, texts = plans[unit["plan"]] if unit["plan"] is not None else (Plan([], []), [])
-            run = Run(script, plan, _frames(unit["frames"]), texts, unit["hopeful"], unit["cap"])
-            end, report = _in_child(run, job["cpu_s"], job["wall_s"])
-        _say(mark, {"id": unit["id"], "end": end, "report": report})
+            make = functools.partial(_run_of, script, plan, texts, unit)
+            end, report = _in_child(make, job["cpu_s"], job["wall_s"])
+        _say(mark, b'{"id":%d,"end":"%s","report":%s}' % (unit["id"], end.encode(), report))
+
+
+def _run_of(script: Script, plan: Plan, texts: List[str], unit: Dict[str, Any]) -> Run:
+    return Run(script, plan, _frames(unit["frames"]), texts, unit["hopeful"], unit["cap"])
 
 
 def _frames(given: Optional[List[Any]]) -> Optional[List[Any]]:
@@ -65,13 +70,13 @@ def _frames(given: Optional[List[Any]]) -> Optional[List[Any]]:
     return frames
 
 
-def _in_child(run: Run, cpu_s: int, wall_s: float) -> Tuple[str, Any]:
-    """How the run's process ended, and its report."""
+def _in_child(make: Callable[[], Run], cpu_s: int, wall_s: float) -> Tuple[str, bytes]:
+    """How the run's process ended, and its report as it wrote it: what holds a candidate's values is not read here."""
     ours, theirs = os.pipe()
     pid = os.fork()
     if pid == 0:
         os.close(ours)
-        _child(run, theirs, cpu_s)
+        _child(make, theirs, cpu_s)
     os.close(theirs)
     data = b""
     deadline = time.monotonic() + wall_s
@@ -93,15 +98,14 @@ def _in_child(run: Run, cpu_s: int, wall_s: float) -> Tuple[str, Any]:
         except OSError:
             pass  # it has ended, or never became the leader of a group
     _, _, usage = os.wait4(pid, 0)
-    if data.endswith(b"\n"):
-        report = json.loads(data)
-        return ("timeout" if report is None else "told"), report
+    if data.endswith(b"\n") and len(data) <= _MAX_REPORT:
+        return ("timeout" if data == b"null\n" else "told"), data[:-1]
     # Killed at the hard limit, in the middle of something that no handler interrupts.
     spent = usage.ru_utime + usage.ru_stime
-    return ("timeout" if late or spent > cpu_s else "died"), None
+    return ("timeout" if late or spent > cpu_s else "died"), b"null"
 
 
-def _child(run: Run, pipe: int, cpu_s: int) -> NoReturn:
+def _child(make: Callable[[], Run], pipe: int, cpu_s: int) -> NoReturn:
     """The run's own process. It ends by itself only after its report is out: null, when its time is up."""
 
     def finish(report: Optional[Dict[str, Any]]) -> NoReturn:
@@ -112,11 +116,12 @@ def _child(run: Run, pipe: int, cpu_s: int) -> NoReturn:
         os._exit(0)
 
     def out_of_time(*_: Any) -> None:
-        if run.planning:
+        if run is not None and run.planning:
             run.session.flags.add("plan_cut")
             finish(run.report())
         finish(None)
 
+    run: Optional[Run] = None
     try:
         os.setsid()
         null = os.open(os.devnull, os.O_RDWR)
@@ -124,6 +129,7 @@ def _child(run: Run, pipe: int, cpu_s: int) -> NoReturn:
             os.dup2(null, fd)
         signal.signal(signal.SIGXCPU, out_of_time)
         _limit(cpu_s)
+        run = make()
         run.finish = finish
         run.perform()
     finally:
@@ -144,8 +150,8 @@ def _limit(cpu_s: int) -> None:
     getattr(sys, "set_int_max_str_digits", int)(0)
 
 
-def _say(mark: str, told: Dict[str, Any]) -> None:
-    data = memoryview(("\n%s %s\n" % (mark, dumps(told))).encode())
+def _say(mark: str, told: bytes) -> None:
+    data = memoryview(b"\n%s %s\n" % (mark.encode(), told))
     while data:
         data = data[os.write(1, data) :]
 

@@ -72,7 +72,7 @@ def _before_entry(text: str, entry: Optional[str]) -> str:
 
 
 def _is_stub(node: Any) -> bool:
-    """No body but a docstring, `pass`, `...`, or raising NotImplementedError; for a class, methods that are stubs."""
+    """No body but imports, a docstring, `pass`, `...`, or raising NotImplementedError; for a class, methods so."""
     if isinstance(node, ast.ClassDef):
         methods = [item for item in node.body if isinstance(item, (ast.FunctionDef, ast.AsyncFunctionDef))]
         return bool(methods) and any(_is_stub(method) for method in methods)
@@ -80,7 +80,7 @@ def _is_stub(node: Any) -> bool:
 
 
 def _is_filler(statement: ast.stmt) -> bool:
-    if isinstance(statement, ast.Pass):
+    if isinstance(statement, (ast.Pass, ast.Import, ast.ImportFrom)):
         return True
     if isinstance(statement, ast.Expr):
         return isinstance(statement.value, ast.Constant)

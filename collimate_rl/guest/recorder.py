@@ -22,6 +22,7 @@ from collimate_rl.guest.placeholder import Placeholder, index_of
 from collimate_rl.guest.plain import BadTree, Record, Row, Tree, Unencodable, dumps, nearest_builtin
 
 _MAX_ARGUMENTS = 4 << 20
+_MAX_GROWTH = 8 << 20
 _MUTABLE = (list, dict, set, bytearray, collections.deque)
 _DATETIME = datetime.datetime
 
@@ -39,7 +40,7 @@ class Session:
     """One run of a test. Without `frames` it plans: no call is answered.
 
     `frames[i]` is what the candidate's op i gave, None when it has no good frame. `on_dead(i)` is called when the test
-    wants the answer of such an op, `on_full()` when the growing plan has reached `cap`; neither returns. `class_named`
+    wants the answer of such an op, `on_full()` when the plan has grown by `cap` ops; neither returns. `class_named`
     finds the test's class of a name: exceptions are raised of it, records made of it again.
     """
 
@@ -67,6 +68,7 @@ class Session:
         self.faults: List[str] = []
         self.flags: Set[str] = set()
         self.grown = Plan([], [])
+        self._room = _MAX_GROWTH
         self._known: Dict[str, int] = {}
         for i in range(len(plan.ops) if frames else 0):
             self._known.setdefault(plan.texts[i], i)
@@ -100,7 +102,7 @@ class Session:
             if op is not None and self._planned(i, op):
                 self.position += 1
                 self._renumbered[i] = len(self.grown.ops)
-                self._grow(op)
+                self._record(op)
                 value = self._answer(i, encoder)
                 self._results[i] = value
                 if type(value) is types.GeneratorType:
@@ -111,15 +113,18 @@ class Session:
             self._hole = True
         if self._hole:
             return Placeholder(self.notes)
-        self._grow(op)
-        known = self._known.get(dumps(op)) if self._known else None
+        text = dumps(op)
+        self.cap -= 1
+        self._room -= len(text)
+        if min(self.cap, self._room) < 0:
+            self.on_full()
+        self._record(op)
+        known = self._known.get(text)
         if known is not None and '["p",' not in self.plan.texts[known]:
             return self._answer(known, encoder)
         return Placeholder(self.notes, len(self.grown.ops) - 1)
 
-    def _grow(self, op: Tree) -> None:
-        if len(self.grown.ops) >= self.cap:
-            self.on_full()
+    def _record(self, op: Tree) -> None:
         self.grown.ops.append(op)
         self.grown.steps.append(self._step)
 

@@ -38,7 +38,7 @@ class AssertReward(RewardSpec):
     the function named `entry`. `setup` runs before it. `prompt` is what the candidate completes: its imports and its
     helpers with a full body are the test's too, and stand in front of every candidate. `reference`, a completion like
     any other, has to pass before anybody is graded. `case_timeout_s` is for one call of the candidate; `max_cases`
-    caps the calls that one plan may make (1,500 by default).
+    caps the calls that the plan may grow by in one round (1,500 by default).
 
     The test runs in a sandbox of its own, on the plain values that the candidate's calls gave. What needs the
     candidate's live objects (its own classes, say) can't be graded so: a `ValueError` when grading starts.

@@ -278,6 +278,12 @@ KINDS: dict[str, Kind] = {
         ["def f(d): return d\ndef g(s): return {}\ndef h(): return [1]\ndef k(x): return x\ndef s(x): return x\n"],
         rounds=True,
     ),
+    "more calls than one plan holds": Kind(
+        AssertReward("for i in range(2000):\n    assert f(i) == i\n"),
+        ["def f(x): return x\n"],
+        ["def f(x): return x if x < 1900 else 0\n"],
+        rounds=True,
+    ),
     "a method of a class": Kind(
         AssertReward("def check(candidate):\n    assert candidate([1, 2]) == 3\n", entry="total"),
         ["class Solution:\n    def total(self, xs):\n        return sum(xs)\n"],
