@@ -16,6 +16,8 @@ from typing import Protocol
 
 log = logging.getLogger(__name__)
 PREFIX = "collimate-sandboxd-"
+_KEPT = 64
+"""Empty groups kept for reuse, per set of limits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,9 +71,11 @@ def _folder(mountpoint: str, root: str, own: str) -> str:
 
 
 class Group(Protocol):
-    """The limits of one fork."""
+    """The limits of one fork. `release` when all its processes are known to be gone, else `remove`."""
 
     def add(self, pid: int) -> None: ...
+
+    def release(self) -> None: ...
 
     def remove(self) -> bool: ...
 
@@ -103,6 +107,9 @@ class _NoGroup:
     def add(self, pid: int) -> None:
         """Nothing to enter."""
 
+    def release(self) -> None:
+        """Nothing to give back."""
+
     def remove(self) -> bool:
         return True
 
@@ -115,14 +122,18 @@ class FolderCgroups:
         self._parents = parents
         self._lock = threading.Lock()
         self._count = 0
+        self._free: dict[tuple[int, int], list[_FolderGroup]] = {}
 
     def create(self, *, memory_bytes: int, pids: int) -> Group:
-        """A fresh group with its limits set; OSError when the kernel refuses."""
+        """An empty group with its limits set, reused if there is one; OSError when the kernel refuses."""
         with self._lock:
+            free = self._free.get((memory_bytes, pids))
+            if free:
+                return free.pop()
             self._count += 1
             name = f"f{self._count}"
         folders = tuple(f"{parent}/{name}" for parent in self._parents)
-        group = _FolderGroup(folders)
+        group = _FolderGroup(self, folders, (memory_bytes, pids))
         try:
             for folder in folders:
                 os.mkdir(folder)
@@ -138,6 +149,15 @@ class FolderCgroups:
             raise
         return group
 
+    def keep(self, group: _FolderGroup) -> bool:
+        """Put an empty group by for the next fork with these limits; False when enough are kept."""
+        with self._lock:
+            free = self._free.setdefault(group.limits, [])
+            if len(free) >= _KEPT:
+                return False
+            free.append(group)
+            return True
+
     def close(self) -> None:
         """Remove the daemon's own folders with all that is left below."""
         for parent in self._parents:
@@ -145,12 +165,18 @@ class FolderCgroups:
 
 
 class _FolderGroup:
-    def __init__(self, folders: tuple[str, ...]) -> None:
+    def __init__(self, owner: FolderCgroups, folders: tuple[str, ...], limits: tuple[int, int]) -> None:
+        self.limits = limits
+        self._owner = owner
         self._folders = folders
 
     def add(self, pid: int) -> None:
         for folder in self._folders:
             _write(f"{folder}/cgroup.procs", pid)
+
+    def release(self) -> None:
+        if not self._owner.keep(self):
+            self.remove()
 
     def remove(self) -> bool:
         """False when a process is still inside after a second."""

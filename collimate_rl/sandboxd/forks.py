@@ -17,7 +17,7 @@ from collimate_rl.errors import CollimateError
 from collimate_rl.sandboxd.backend import Outcome, timeout_notice
 from collimate_rl.sandboxd.cgroups import Group
 from collimate_rl.sandboxd.config import Limits
-from collimate_rl.sandboxd.inside.channel import ChannelClosed, send_frame
+from collimate_rl.sandboxd.inside.channel import ChannelClosed, send_request
 from collimate_rl.sandboxd.output import Collector
 from collimate_rl.sandboxd.wire import Exec
 from collimate_rl.sandboxd.zygotes import Zygote, bringup_failed
@@ -64,7 +64,11 @@ class Fork:
         self.kill()
         dead = self.is_dead(kill_timeout_s)
         os.close(self.pidfd)
-        return self._group.remove() and dead
+        if not dead:
+            self._group.remove()
+            return False
+        self._group.release()
+        return True
 
 
 class Running:
@@ -90,7 +94,7 @@ class Running:
         """Hand the exec to the fork's init. What goes wrong here shows in the report, or in its absence."""
         contents = tuple(content for _, content in self._request.files)
         try:
-            send_frame(self._fork.channel, self._frame, self._theirs, contents)
+            send_request(self._fork.channel, self._frame, self._theirs, contents)
         except OSError:
             # The init is gone or stuck; `report` says which.
             pass
@@ -220,7 +224,7 @@ class NamespaceBox:
         """Have the init kill all that the exec started; True when it confirmed."""
         try:
             with self._sending:
-                send_frame(self._fork.channel, {"kill": exec_id})
+                send_request(self._fork.channel, {"kill": exec_id})
             return running.report(time.monotonic() + self._limits.kill_timeout_s) is not None
         except (OSError, CollimateError):
             # The whole fork is gone, or no longer listens: the caller ends it.

@@ -18,7 +18,7 @@ from collimate_rl.sandboxd.backend import Box, IsolationUnavailable, Outcome
 from collimate_rl.sandboxd.config import MIB, Limits, Template
 from collimate_rl.sandboxd.forks import Fork, NamespaceBox, Running
 from collimate_rl.sandboxd.guests import GuestPrograms
-from collimate_rl.sandboxd.inside.channel import ChannelClosed, receive_frame, send_frame
+from collimate_rl.sandboxd.inside.channel import ChannelClosed, receive_report, send_request
 from collimate_rl.sandboxd.interpreter import inspect_interpreter
 from collimate_rl.sandboxd.jail import Bwrap, BwrapMissing, JailPlan, find_bwrap, rebinds, write_etc
 from collimate_rl.sandboxd.rundir import RunFolder
@@ -173,10 +173,10 @@ class NamespaceBackend:
         began = time.monotonic()
         fork = self._fork(template, b"session")
         try:
-            send_frame(fork.channel, {"begin": True})
+            send_request(fork.channel, {"begin": True})
             if not select.select([fork.channel], [], [], self._limits.bringup_timeout_s)[0]:
                 raise bringup_failed("the session's fork did not come up in time")
-            answer = receive_frame(fork.channel)[0]
+            answer = receive_report(fork.channel)[0]
             if "error" in answer:
                 raise bringup_failed(f"the session's fork failed: {answer['error']}")
         except (ChannelClosed, OSError) as exc:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from collimate_rl.sandboxd.inside.channel import ChannelClosed, receive_frame
+from collimate_rl.sandboxd.inside.channel import ChannelClosed, receive_report
 
 _CHUNK = 1 << 16
 
@@ -65,13 +65,13 @@ class Collector:
                 if fd == self._pipe:
                     self._read_once()
                 elif fd == self._reports.fileno():
-                    return receive_frame(self._reports)[0]
+                    return receive_report(self._reports)[0]
                 else:
                     dead = True
             if dead:
                 # A report sent just before the death is still in the socket: ask once more, for that alone.
                 if select.select([self._reports], [], [], 0)[0]:
-                    return receive_frame(self._reports)[0]
+                    return receive_report(self._reports)[0]
                 raise ChannelClosed
 
     def until_closed(self, deadline: float, *, clock: Callable[[], float] = time.monotonic) -> bool:

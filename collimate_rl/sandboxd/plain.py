@@ -23,7 +23,7 @@ from typing import Any
 from collimate_rl.sandboxd.backend import Box, Outcome, timeout_notice
 from collimate_rl.sandboxd.config import Limits, Template
 from collimate_rl.sandboxd.forks import session_gone
-from collimate_rl.sandboxd.inside.channel import ChannelClosed, send_frame
+from collimate_rl.sandboxd.inside.channel import ChannelClosed, send_report
 from collimate_rl.sandboxd.jail import environment
 from collimate_rl.sandboxd.output import Collector
 from collimate_rl.sandboxd.rundir import RunFolder
@@ -206,7 +206,7 @@ def _report(process: subprocess.Popen[bytes], answer: socket.socket) -> None:
     status = process.wait()
     with answer:
         try:
-            send_frame(answer, {"exit_code": 128 - status if status < 0 else status})
+            send_report(answer, {"exit_code": 128 - status if status < 0 else status})
         except OSError:
             # The exec's time was over first.
             pass

@@ -151,9 +151,9 @@ class Sessions:
         return [session for session in found if self.remove(session.session_id) is not None]
 
     def dead(self) -> list[Session]:
-        """Those whose box has died on its own."""
+        """Those whose box has died on its own. One with an exec in it is left to that exec, which reports the death."""
         with self._lock:
-            sessions = list(self._sessions.values())
+            sessions = [session for session in self._sessions.values() if not session.running]
         return [session for session in sessions if not session.box.alive()]
 
     def clear(self) -> list[Session]:

@@ -17,7 +17,7 @@ from typing import Any
 from collimate_rl.errors import CollimateError
 from collimate_rl.sandboxd import launch
 from collimate_rl.sandboxd.backend import IsolationUnavailable
-from collimate_rl.sandboxd.inside.channel import ChannelClosed, receive_frame
+from collimate_rl.sandboxd.inside.channel import ChannelClosed, receive_report
 from collimate_rl.sandboxd.jail import JailPlan, binds, jail_command
 
 log = logging.getLogger(__name__)
@@ -90,7 +90,7 @@ class Zygote:
                 socket.send_fds(self.control, [kind], [theirs.fileno()])
             if not select.select([ours], [], [], timeout_s)[0]:
                 raise bringup_failed(f"the warm interpreter gave no fork within {timeout_s:.0f} s")
-            answer, fds = receive_frame(ours)
+            answer, fds = receive_report(ours)
             if "error" in answer:
                 raise bringup_failed(f"the fork failed: {answer['error']}")
         except (OSError, ChannelClosed) as exc:

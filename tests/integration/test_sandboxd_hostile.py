@@ -13,7 +13,7 @@ import pytest
 
 from collimate_rl.sandboxd.jail import environment
 from tests.fixtures.sandbox_daemon import RunningDaemon
-from tests.fixtures.sandboxd_wire import call, code, eventually, footprint, run
+from tests.fixtures.sandboxd_wire import call, code, control_groups, eventually, footprint, run
 
 NEIGHBOUR = """
 import subprocess, sys, threading, time
@@ -83,6 +83,8 @@ def at_rest(sandbox_daemon: RunningDaemon) -> Iterator[dict[str, int]]:
     health = call(sandbox_daemon.socket_path, "GET", "/v1/health")
     assert health[0] == 200
     assert health[1]["unclean_forks"] == 0
+    # Empty control groups are kept for reuse: at most as many as there were forks at once, health's own included.
+    assert control_groups(sandbox_daemon.pid) <= 2 * (health[1]["max_inflight"] + 1)
 
 
 @pytest.fixture

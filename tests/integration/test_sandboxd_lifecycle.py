@@ -20,7 +20,7 @@ import pytest
 
 import collimate_rl
 from tests.fixtures.sandbox_daemon import NoIsolation, RunningDaemon, start_daemon
-from tests.fixtures.sandboxd_wire import call, code, control_groups, descendants, eventually, run
+from tests.fixtures.sandboxd_wire import call, children, code, control_groups, descendants, eventually, run
 
 
 def started(*arguments: str, **options: Any) -> RunningDaemon:
@@ -111,9 +111,9 @@ def test_kill_9_leaves_no_sandbox_alive_and_a_restart_cleans_up(daemon: RunningD
 
 
 def zygotes(daemon: RunningDaemon) -> list[int]:
-    """The warm interpreters' pids: at rest they are the leaves of the daemon's tree."""
-    below = descendants(daemon.pid)
-    return sorted(pid for pid in below if not descendants(pid))
+    """The warm interpreters' pids: the third generation, below bubblewrap and its process 1."""
+    first = children(daemon.pid)
+    return sorted(zygote for outer in first for inner in children(outer) for zygote in children(inner))
 
 
 def test_a_dead_zygote_is_replaced(daemon: RunningDaemon) -> None:

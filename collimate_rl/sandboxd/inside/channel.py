@@ -1,12 +1,15 @@
-"""Frames between the daemon and the init of a fork: four bytes of length, a JSON header, then raw payload bytes.
+"""Frames between the daemon and a fork: four bytes of length, a header, then raw payload bytes.
 
-Descriptors ride on a frame's first byte. Both ends use this module.
+Descriptors ride on a frame's first byte. Requests (to a fork) have marshalled headers, since a fresh fork pays for
+every page that it touches and JSON touches many; what comes back to the daemon is JSON, which can do no harm whoever
+wrote it. Both ends use this module.
 """
 
 from __future__ import annotations
 
 import array
 import json
+import marshal
 import socket
 import struct
 from typing import Any
@@ -14,17 +17,43 @@ from typing import Any
 _LENGTH = struct.Struct(">I")
 _MAX_HEADER = 4 << 20
 _MAX_FDS = 8
+_MARSHAL_FORMAT = 2
+"""The one that every supported Python reads."""
 
 
 class ChannelClosed(Exception):
     """The other end is gone."""
 
 
-def send_frame(
+def send_request(
     channel: socket.socket, header: dict[str, Any], fds: tuple[int, ...] = (), payload: tuple[bytes, ...] = ()
 ) -> None:
-    """Send one frame; raises OSError when the other end is gone or does not take it in time."""
-    body = json.dumps(header).encode()
+    """To a fork. OSError when the other end is gone or does not take it in time."""
+    _send(channel, marshal.dumps(header, _MARSHAL_FORMAT), fds, payload)
+
+
+def receive_request(channel: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    """In a fork: the next header and its descriptors; the payload is still to be read. ChannelClosed at the end."""
+    body, fds = _receive(channel)
+    header: dict[str, Any] = marshal.loads(body)
+    return header, fds
+
+
+def send_report(channel: socket.socket, header: dict[str, Any], fds: tuple[int, ...] = ()) -> None:
+    """To the daemon."""
+    _send(channel, json.dumps(header).encode(), fds, ())
+
+
+def receive_report(channel: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    """In the daemon: the next header and its descriptors. ChannelClosed at the end."""
+    body, fds = _receive(channel)
+    header = json.loads(body)
+    if not isinstance(header, dict):
+        raise ChannelClosed("what came is no report")
+    return header, fds
+
+
+def _send(channel: socket.socket, body: bytes, fds: tuple[int, ...], payload: tuple[bytes, ...]) -> None:
     data = b"".join((_LENGTH.pack(len(body)), body, *payload))
     if fds:
         sent = channel.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))])
@@ -34,29 +63,18 @@ def send_frame(
         channel.sendall(data)
 
 
-def receive_frame(channel: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """The next header and the descriptors that came with it; the payload is still to be read.
-
-    Raises ChannelClosed at the end of the stream.
-    """
+def _receive(channel: socket.socket) -> tuple[bytes, list[int]]:
     start, ancillary, _, _ = channel.recvmsg(4, socket.CMSG_SPACE(_MAX_FDS * 4), socket.MSG_WAITALL)
     fds: list[int] = []
-    for level, kind, data in ancillary:
-        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            received = array.array("i")
-            received.frombytes(data[: len(data) - len(data) % received.itemsize])
-            fds.extend(received)
+    for _, kind, data in ancillary:
+        if kind == socket.SCM_RIGHTS:
+            fds.extend(struct.unpack(f"{len(data) // 4}i", data[: len(data) // 4 * 4]))
     if len(start) < 4:
         raise ChannelClosed
     (length,) = _LENGTH.unpack(start)
     if length > _MAX_HEADER:
         raise ValueError(f"a frame header of {length} bytes")
-    return json.loads(receive_exactly(channel, length)), fds
-
-
-def receive_exactly(channel: socket.socket, length: int) -> bytes:
-    """`length` bytes, or ChannelClosed."""
-    data = channel.recv(length, socket.MSG_WAITALL)
-    if len(data) < length:
+    body = channel.recv(length, socket.MSG_WAITALL)
+    if len(body) < length:
         raise ChannelClosed
-    return data
+    return body, fds

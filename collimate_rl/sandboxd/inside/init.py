@@ -16,7 +16,7 @@ import time
 from typing import Any, NoReturn
 
 from . import syscalls
-from .channel import ChannelClosed, receive_frame, send_frame
+from .channel import ChannelClosed, receive_request, send_report
 from .execs import Execs, exit_code
 from .files import receive_files
 
@@ -29,18 +29,28 @@ BEGUN = (1).to_bytes(8, sys.byteorder)
 """Added to the eventfd that comes with an exec: from here on, what dies is the exec's own doing."""
 
 
-def lay_out(tmpfs_bytes: int, workdir: str, rebinds: list[list[str]]) -> None:
-    """The fork's own /proc, temporary file systems and loopback; `rebinds` are what these would hide."""
-    plain = syscalls.MS_NOSUID | syscalls.MS_NODEV
-    syscalls.mount(b"proc", b"/proc", b"proc", plain | syscalls.MS_NOEXEC)
-    size = b"size=%d,nr_inodes=%d,mode=" % (tmpfs_bytes, max(1024, tmpfs_bytes // 4096))
-    syscalls.mount(b"tmpfs", workdir.encode(), b"tmpfs", plain, size + b"0755")
-    syscalls.mount(b"tmpfs", b"/tmp", b"tmpfs", plain, size + b"1777")
-    syscalls.mount(b"tmpfs", b"/dev/shm", b"tmpfs", plain, size + b"1777")
-    for copy, root in rebinds:
-        os.makedirs(root, exist_ok=True)
-        syscalls.mount(copy.encode(), root.encode(), b"none", syscalls.MS_BIND | syscalls.MS_REC)
-    syscalls.bring_loopback_up()
+class Layout:
+    """The file systems of a fork's own, their mount arguments made once; `rebinds` are what they would hide."""
+
+    def __init__(self, tmpfs_bytes: int, workdir: str, rebinds: list[tuple[str, str]]) -> None:
+        plain = syscalls.MS_NOSUID | syscalls.MS_NODEV
+        size = b"size=%d,nr_inodes=%d,mode=" % (tmpfs_bytes, max(1024, tmpfs_bytes // 4096))
+        self._mounts = (
+            (b"proc", b"/proc", b"proc", plain | syscalls.MS_NOEXEC, None),
+            (b"tmpfs", workdir.encode(), b"tmpfs", plain, size + b"0755"),
+            (b"tmpfs", b"/tmp", b"tmpfs", plain, size + b"1777"),
+            (b"tmpfs", b"/dev/shm", b"tmpfs", plain, size + b"1777"),
+        )
+        self._rebinds = rebinds
+
+    def lay_out(self) -> None:
+        """In a fork: mount them, and bring loopback up."""
+        for arguments in self._mounts:
+            syscalls.mount(*arguments)
+        for copy, root in self._rebinds:
+            os.makedirs(root, exist_ok=True)
+            syscalls.mount(copy.encode(), root.encode(), b"none", syscalls.MS_BIND | syscalls.MS_REC)
+        syscalls.bring_loopback_up()
 
 
 def wake_on_children() -> int:
@@ -71,10 +81,10 @@ class SessionInit:
         signal.signal(signal.SIGCHLD, _wake_only)
         try:
             # Not a word before the daemon has the zygote's own, which travels on the same channel.
-            receive_frame(self._channel)
+            receive_request(self._channel)
         except ChannelClosed:
             os._exit(0)
-        send_frame(self._channel, {"ready": True})
+        send_report(self._channel, {"ready": True})
         poll = select.poll()
         poll.register(self._channel.fileno(), select.POLLIN)
         poll.register(wake, select.POLLIN)
@@ -88,7 +98,7 @@ class SessionInit:
 
     def _take_request(self) -> None:
         try:
-            request, fds = receive_frame(self._channel)
+            request, fds = receive_request(self._channel)
         except ChannelClosed:
             os._exit(0)
         if "kill" in request:
@@ -102,6 +112,8 @@ class SessionInit:
         os.write(begun, BEGUN)
         pid = os.fork()
         if pid == 0:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             self._execs.run(request, output, problem, oom_score=_OOM_SCORE)
         self._running[pid] = (request["id"], tag, answer)
         os.close(output)
@@ -187,7 +199,7 @@ def _wake_only(*_: Any) -> None:
 def _tell(answer: int, report: dict[str, Any]) -> None:
     try:
         with socket.socket(fileno=answer) as channel:
-            send_frame(channel, report)
+            send_report(channel, report)
     except OSError:
         # The daemon no longer waits for this exec.
         pass

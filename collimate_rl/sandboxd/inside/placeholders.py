@@ -43,7 +43,6 @@ class PlaceholderSource:
 
 
 def _serve(orders: socket.socket) -> NoReturn:
-    signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     os.closerange(3, orders.fileno())
     os.closerange(orders.fileno() + 1, 1024)

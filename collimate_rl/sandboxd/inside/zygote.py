@@ -20,9 +20,10 @@ from base64 import b64decode
 from typing import Any, NoReturn
 
 from . import init, syscalls
-from .channel import receive_frame, send_frame
+from .channel import receive_request, send_report
 from .execs import Execs, exit_code
 from .files import receive_files
+from .forkhooks import DeferredHooks
 from .placeholders import PlaceholderSource
 
 
@@ -46,9 +47,11 @@ class Zygote:
     def __init__(self, control: socket.socket, settings: dict[str, Any]) -> None:
         self._control = control
         self._workdir = settings["workdir"]
-        self._layout = (settings["tmpfs_bytes"], settings["workdir"], settings["rebinds"])
-        self._waiting: dict[int, socket.socket] = {}
-        """pid of a one-shot fork -> its channel"""
+        self._layout = init.Layout(settings["tmpfs_bytes"], settings["workdir"], settings["rebinds"])
+        self._forks: dict[int, tuple[int, socket.socket | None]] = {}
+        """pidfd of a fork -> its pid, and the channel on which its exit code is to be reported"""
+        self._poll = select.poll()
+        hooks = DeferredHooks()
         for name in settings["preload"]:
             importlib.import_module(name)
         if len(os.listdir("/proc/self/task")) > 1:
@@ -60,11 +63,10 @@ class Zygote:
         syscalls.forbid_new_privileges()
         syscalls.set_dumpable(False)
         self._own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY)
-        self._execs = Execs(settings)
+        self._execs = Execs(settings, hooks)
         self._placeholders = PlaceholderSource()
         # Every fork inherits this filter; what the zygote itself still needs is refused by a second one, per exec.
         syscalls.SeccompFilter(b64decode(settings["base_filter"])).install()
-        self._wake = init.wake_on_children()
         sys.argv = ["-c"]
         # Candidates import by name from their own folder, and none of this package.
         sys.path[0:1] = [""]
@@ -76,16 +78,14 @@ class Zygote:
 
     def serve(self) -> NoReturn:
         """Fork and report, until the control socket ends."""
-        poll = select.poll()
-        poll.register(self._control.fileno(), select.POLLIN)
-        poll.register(self._wake, select.POLLIN)
+        control = self._control.fileno()
+        self._poll.register(control, select.POLLIN)
         while True:
-            for fd, _ in poll.poll():
-                if fd == self._wake:
-                    init.empty(self._wake)
-                    self._reap()
-                else:
+            for fd, _ in self._poll.poll():
+                if fd == control:
                     self._take_request()
+                else:
+                    self._report(fd)
 
     def _take_request(self) -> None:
         kind, ancillary, _, _ = self._control.recvmsg(64, socket.CMSG_SPACE(4))
@@ -101,7 +101,8 @@ class Zygote:
         except OSError as exc:
             # The daemon hears of it, or has given up on this fork already.
             _say(channel, {"error": str(exc)})
-            channel.close()
+            if all(owned is not channel for _, owned in self._forks.values()):
+                channel.close()
 
     def _fork_once(self, channel: socket.socket) -> None:
         first = self._placeholders.take()
@@ -115,9 +116,8 @@ class Zygote:
             if pid == 0:
                 self._become_exec(channel)
             syscalls.setns(self._own_pids, syscalls.CLONE_NEWPID)
-            self._waiting[pid] = channel
-            send_frame(channel, {"forked": True}, (first, pidfd))
-            os.close(pidfd)
+            self._watch(pidfd, pid, channel)
+            send_report(channel, {"forked": True}, (first, pidfd))
         except OSError:
             # Its death is that of whatever was forked behind it.
             syscalls.kill_by_pidfd(first)
@@ -129,30 +129,28 @@ class Zygote:
         pid, pidfd = syscalls.clone(init.FORK_FLAGS | syscalls.CLONE_NEWPID)
         if pid == 0:
             self._become_init(channel)
-        try:
-            send_frame(channel, {"forked": True}, (pidfd, pidfd))
-        finally:
-            os.close(pidfd)
+        self._watch(pidfd, pid, None)
+        send_report(channel, {"forked": True}, (pidfd, pidfd))
         channel.close()
 
-    def _reap(self) -> None:
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            channel = self._waiting.pop(pid, None)
-            if channel is not None:
-                _say(channel, {"exit_code": exit_code(status)})
-                channel.close()
+    def _watch(self, pidfd: int, pid: int, channel: socket.socket | None) -> None:
+        self._forks[pidfd] = (pid, channel)
+        self._poll.register(pidfd, select.POLLIN)
+
+    def _report(self, pidfd: int) -> None:
+        pid, channel = self._forks.pop(pidfd)
+        self._poll.unregister(pidfd)
+        os.close(pidfd)
+        _, status = os.waitpid(pid, 0)
+        if channel is not None:
+            _say(channel, {"exit_code": exit_code(status)})
+            channel.close()
 
     def _become_exec(self, channel: socket.socket) -> NoReturn:
         try:
             os.setsid()
-            init.lay_out(*self._layout)
-            request, fds = receive_frame(channel)
+            self._layout.lay_out()
+            request, fds = receive_request(channel)
             output, begun = fds
             problem = receive_files(channel, request["files"], self._workdir)
             os.write(begun, init.BEGUN)
@@ -165,7 +163,7 @@ class Zygote:
         try:
             self._control.close()
             os.setsid()
-            init.lay_out(*self._layout)
+            self._layout.lay_out()
             init.SessionInit(channel, self._execs).serve()
         except BaseException as exc:
             _say(channel, {"error": f"{type(exc).__name__}: {exc}"})
@@ -174,7 +172,7 @@ class Zygote:
 
 def _say(channel: socket.socket, header: dict[str, Any]) -> None:
     try:
-        send_frame(channel, header)
+        send_report(channel, header)
     except OSError:
         # The daemon gave up on this fork.
         pass
