@@ -14,10 +14,10 @@ tree}`: target `["n", name]`, `["h", handle]` or `["p", op]` (that op's result);
 
 The result: a line `mark` + " begin"; a header `{"load": [kind, ms], "cases": [[kind, ms], …], "tail", "seen", "lost"}`
 with an entry per op reached (and, with `prints`, its output as a third item), "lost" when no further candidate could be
-had; a line of JSON for the load and one for each of
-those; `mark` + " end". Kinds: "v" value `{"v": tree, "u"?: bodies}`; "x" exception `{"x": tree, "at": line, "u"?}`; "o"
-opaque, "l" beyond a limit (reasons); "e" no entry; "p" program done (its output); "t" timeout; "d" died (exit code, or
-minus a signal); "m" out of memory; "b" no frame of ours.
+had; a line of JSON for the load and one for each of those; `mark` + " end " and how it came (see `kept`). Kinds: "v"
+value `{"v": tree, "u"?: bodies}`; "x" exception `{"x": tree, "at": line, "u"?}`; "o" opaque, "l" beyond a limit
+(reasons); "e" no entry; "p" program done (its output); "t" timeout; "d" died (exit code, or minus a signal); "m" out of
+memory; "b" no frame of ours.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from collimate_rl.guest.plain import dumps
 
 JOB = "collimate-job.json"
 KEPT = "/tmp/.collimate"
+AGAIN = 75  # exit code: nothing ran here, send the same exec again
 
 
 def perform(holder: Holder, job: Dict[str, Any]) -> str:
@@ -121,28 +122,42 @@ def timed(holder: Holder, job: Dict[str, Any], index: int, message: Any) -> Tupl
     return kind, line, round((time.monotonic() - begun) * 1000, 3)
 
 
-def kept(job: Dict[str, Any], make: Callable[[], str]) -> str:
-    """The result of the exec with this id: read, waited for, or made, whichever is due."""
+def kept(job: Dict[str, Any], make: Callable[[], str]) -> Tuple[str, str]:
+    """The result of the exec with this id, and how it came: "read", "waited" for, "ran", or "rerun" as the first died.
+
+    Ends the process with AGAIN where whoever was at it ended without a result, or goes on for longer than we may wait.
+    """
     folder = os.path.join(KEPT, job["id"])
-    os.makedirs(folder, 0o700, exist_ok=True)
-    path = os.path.join(folder, "result")
-    lock = os.open(os.path.join(folder, "lock"), os.O_RDWR | os.O_CREAT, 0o600)
+    path = folder + "/result"
+    how = ["ran", "rerun"][os.path.exists(folder)]
+    try:
+        os.makedirs(folder, exist_ok=True)
+        lock = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return make(), how  # no room: sent again it runs again
+    waited = 0
     while True:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             break
         except BlockingIOError:
+            waited = 1
             if not left(job):
-                raise
+                break
             time.sleep(0.02)
-    if os.path.exists(path):
-        with open(path) as file:
-            return file.read()
+    try:
+        return slurp(path).decode(), ["read", "waited"][waited]
+    except OSError:
+        if waited:
+            sys.exit(AGAIN)
     body = make()
-    with open(path + ".part", "w") as file:
-        file.write(body)
-    os.rename(path + ".part", path)
-    return body
+    try:
+        with open(path + "-", "w") as file:
+            file.write(body)
+        os.rename(path + "-", path)
+    except OSError:
+        pass  # as above
+    return body, how
 
 
 def main() -> None:
@@ -157,12 +172,15 @@ def main() -> None:
         nursery(theirs, candidate, draws)
     theirs.close()
     prctl(DUMPABLE, 0, 0, 0, 0)  # no candidate opens this process's memory or descriptors
-    job = json.loads(slurp(JOB))
-    os.unlink(JOB)
+    try:
+        job = json.loads(slurp(JOB))
+        os.unlink(JOB)
+    except FileNotFoundError:
+        sys.exit(AGAIN)  # the same exec, sent twice at once, has taken it
     mark, job["until"] = job.pop("mark"), started + job["total_s"]
     holder = Holder(ours, job["program"] or job["prints"])
-    body = kept(job, lambda: perform(holder, job)) if job["id"] else perform(holder, job)
-    data = memoryview(("\n%s begin\n%s%s end\n" % (mark, body, mark)).encode())
+    body, how = kept(job, lambda: perform(holder, job)) if job["id"] else (perform(holder, job), "ran")
+    data = memoryview(("\n%s begin\n%s%s end %s\n" % (mark, body, mark, how)).encode())
     while data:
         data = data[os.write(1, data) :]
     holder.end()  # the answer is out: should the time limit strike now, it counts all the same

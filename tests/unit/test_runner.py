@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,7 @@ class Ran:
         self.stdout, self.stderr, self.returncode = done.stdout.decode(), done.stderr.decode(), done.returncode
         self.report: Report | None = read_report(self.stdout, framed.mark, len(ops))
         self.job_left = (folder / "collimate-job.json").exists()
+        self.how = self.stdout.rpartition(f"{framed.mark} end ")[2].strip()
 
     @property
     def kinds(self) -> str:
@@ -284,12 +287,13 @@ def test_an_exec_with_a_name_runs_once(tmp_path: Path) -> None:
     first = Ran(tmp_path, code, [call(1)], id=name)
     again = Ran(tmp_path, code, [call(1)], id=name)
     assert first.value(0) == again.value(0)
-    assert first.value(0) != Ran(tmp_path, code, [call(1)]).value(0)
+    assert (first.how, again.how) == ("ran", "read")
+    anew = Ran(tmp_path, code, [call(1)])
+    assert anew.value(0) != first.value(0)
+    assert anew.how == "ran"
 
 
 def test_the_same_exec_waits_for_the_one_that_runs(tmp_path: Path) -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
     name = "test-" + uuid.uuid4().hex
     code = "import os, time\ndef solve(x):\n    time.sleep(0.5)\n    return os.urandom(8)\n"
     folders = [tmp_path / str(n) for n in range(3)]
@@ -298,6 +302,52 @@ def test_the_same_exec_waits_for_the_one_that_runs(tmp_path: Path) -> None:
     with ThreadPoolExecutor(3) as pool:
         runs = list(pool.map(lambda folder: Ran(folder, code, [call(1)], id=name), folders))
     assert len({run.value(0) for run in runs}) == 1
+    assert sum(run.how == "ran" for run in runs) == 1
+    assert {run.how for run in runs} <= {"ran", "waited", "read"}
+
+
+def test_an_exec_whose_runner_died_runs_again(tmp_path: Path) -> None:
+    name = "test-" + uuid.uuid4().hex
+    started = tmp_path / "started"
+    code = f"""
+import os, pathlib, signal, time
+def solve(x):
+    started = pathlib.Path({str(started)!r})
+    if not started.exists():
+        started.write_text("")
+        time.sleep(60)
+    return 1
+"""
+    job = runner_job(code, [call(1)], timeout_seconds=20, case_s=10.0, id=name)
+    framed = compose("runner", job, timeout_seconds=20, seed=None)
+    (tmp_path / "collimate-job.json").write_text(framed.request.files[0][1])
+    (tmp_path / "runner.py").write_text(framed.request.code)
+    dying = subprocess.Popen([sys.executable, "runner.py"], cwd=tmp_path, stdin=subprocess.DEVNULL)
+    until = time.monotonic() + 60
+    while not started.exists():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    beside = tmp_path / "beside"
+    beside.mkdir()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(Ran, beside, code, [call(1)], id=name, timeout_seconds=20)
+        until = time.monotonic() + 60
+        while not (beside / "runner.py").exists() or (beside / "collimate-job.json").exists():
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        time.sleep(0.2)  # for it to find the lock held; should it come too late, it runs the exec itself
+        dying.kill()
+        dying.wait()
+        waited = waiting.result(60)
+    assert (waited.returncode, waited.how) in ((75, ""), (0, "rerun"))
+    again = Ran(tmp_path, code, [call(1)], id=name)
+    assert again.how == ("rerun" if waited.returncode else "read")
+    assert again.value(0) == 1
+
+
+def test_a_runner_whose_job_is_gone_asks_for_it_again(tmp_path: Path) -> None:
+    ran = subprocess.run([sys.executable, "-c", guest.programs()["runner"]], cwd=tmp_path, capture_output=True)
+    assert (ran.returncode, ran.stdout) == (75, b"")
 
 
 def test_a_report_that_is_none(tmp_path: Path) -> None:
