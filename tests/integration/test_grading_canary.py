@@ -10,7 +10,7 @@ from collimate_rl.client import CollimateClient
 from collimate_rl.grading.execute import OneShotExecutor
 from collimate_rl.grading.group import grade_group
 from collimate_rl.grading.result import GradeResult
-from collimate_rl.rewards import PropertyReward, StdioReward, UnitTestReward
+from collimate_rl.rewards import AssertReward, PropertyReward, StdioReward, UnitTestReward
 from collimate_rl.specs import RewardSpec
 from tests.fixtures.recording import RecordingExecutor
 
@@ -29,6 +29,9 @@ SPECS: dict[str, RewardSpec] = {
     "unit": UnitTestReward(tests=[{"input": n, "expected": {"value": [n, CANARY]}} for n in range(3)]),
     "unit, a large integer": UnitTestReward(tests=[{"input": [n, 2], "expected": int(CANARY, 16)} for n in range(3)]),
     "property": PropertyReward(reference=f"    return [x, '{CANARY}']", generator="random.random()", k=3),
+    "assert": AssertReward(
+        f"def check(f):\n    for n in range(3):\n        assert f(n) == '{CANARY}'\n", entry="solve"
+    ),
     "stdio": StdioReward(cases=[{"stdin": f"{n}\n", "stdout": f"{CANARY}\n{n}\n"} for n in range(3)]),
 }
 
