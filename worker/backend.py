@@ -6,7 +6,7 @@ whether the daemon takes work is seen by forking and deleting a sandbox.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,11 +90,3 @@ def _state(health: Mapping[str, Any]) -> BackendState:
         isolation=isolation if isinstance(isolation, str) else None,
         version=str(health.get("version", "")),
     )
-
-
-def wait_until_ready(look: Callable[[], BackendState], pause: Callable[[], bool]) -> BackendState | None:
-    """Look until the backend is up; `pause` waits between looks and returns True to give up (then None)."""
-    while not (state := look()).up:
-        if pause():
-            return None
-    return state

@@ -13,10 +13,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from redis import Redis
 
-from collimate_rl.errors import CollimateError, QueueError, RedisUnavailable
+from collimate_rl.errors import QueueError, RedisUnavailable
 from collimate_rl.queue.batches import BatchQueue
 from collimate_rl.queue.clients import connect_commands, connect_rq
 from collimate_rl.queue.server_check import check_server
@@ -247,12 +248,9 @@ class Supervisor:
         self._janitor.round()
 
     def _look(self) -> None:
-        try:
-            state = self._backend.look()
-        except CollimateError as error:
-            state = BackendState(up=False, reason=error.message)
+        state = self._backend.look()
         if state.templates is None and self._state is not None:
             # A daemon that is away for a moment has the templates that it had.
-            state = BackendState(**{**vars(state), "templates": self._state.templates})
+            state = replace(state, templates=self._state.templates)
         self._state = state
         self._unisolated = state.unisolated and not self._settings.allow_unisolated
