@@ -59,7 +59,7 @@ CANARY_SPECS = {
         reference=f"def solve(n): return {CANARY!r} if n == 1 else n * 2",
     ),
     "off the plan": AssertReward(
-        "n = solve(1)\nwhile n not in (0, KEY) and solve(n) != KEY:\n    n = solve(n)\nassert n == KEY",
+        "n = solve(1)\nwhile n and isinstance(n, int) and solve(n) != KEY:\n    n = solve(n)\nassert n == KEY",
         setup=f"KEY = {CANARY!r}",
         entry="solve",
     ),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import textwrap
+from importlib.resources import files
 
 import pytest
 
+from collimate_rl.guest import MODULES
 from collimate_rl.guest.planner import instrument, read_names, reads_check, wanted_names
 from collimate_rl.guest.prompt import read_prompt
 
@@ -129,3 +131,18 @@ def test_cases_are_the_top_level_asserts() -> None:
         "assert f(1)\nfor n in (1, 2):\n    assert f(n)\ndef check(c):\n    assert c(1)\n    assert c(2)\n"
     )
     assert instrument(tree, True) == 3
+
+
+def test_the_judges_modules_share_no_name() -> None:
+    """They become one text, where a later definition would take an earlier one's place."""
+    owners: dict[str, set[str]] = {}
+    for module in MODULES["judge"]:
+        tree = ast.parse(files("collimate_rl.guest").joinpath(f"{module}.py").read_text())
+        for node in tree.body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                owners.setdefault(node.name, set()).add(module)
+            elif isinstance(node, ast.Assign):
+                for target in node.targets:
+                    if isinstance(target, ast.Name):
+                        owners.setdefault(target.id, set()).add(module)
+    assert {name: where for name, where in owners.items() if len(where) > 1} == {}
