@@ -138,11 +138,19 @@ class CollimateClient:
             raise MalformedAnswer(f"{self._pool.endpoint}: the list of sessions is {type(sessions).__name__}")
         return [_mapping(session, "session") for session in sessions]
 
-    def create_session(self, template_id: str, *, egress: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Fork a session: `{session_id, template_id, fork_time_ms, create_time_ms, endpoints?}`."""
+    def create_session(
+        self, template_id: str, *, egress: Mapping[str, Any] | None = None, label: str | None = None
+    ) -> dict[str, Any]:
+        """Fork a session: `{session_id, template_id, fork_time_ms, create_time_ms, endpoints?}`.
+
+        `label`, at most 256 characters, comes back in what `get_session` and `list_sessions` tell. Give one only to a
+        daemon whose health lists `label` among its `capabilities`.
+        """
         body: dict[str, Any] = {"template_id": template_id}
         if egress is not None:
             body["egress"] = dict(egress)
+        if label is not None:
+            body["label"] = label
         session = _mapping(self._once("/v1/sessions", body, self.timeout), "session")
         if not isinstance(session.get("session_id"), str) or not session["session_id"]:
             raise MalformedAnswer(f"{self._pool.endpoint}: a session was created and its answer names no session_id")

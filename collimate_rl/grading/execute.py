@@ -25,12 +25,14 @@ class ExecRequest:
     """A program and the text files that lie beside it. `files` are (path, content), relative to the working directory.
 
     `timeout_seconds` is wall time, 1 to 3600. `seed` is 64 hex digits, or None: the daemon draws one and says which.
+    With an `exec_id` the program is the runner, which does the same exec once however often it is sent to one session.
     """
 
     code: str
     files: tuple[tuple[str, str], ...] = ()
     timeout_seconds: int = 30
     seed: str | None = None
+    exec_id: str | None = None
 
     @property
     def composed_bytes(self) -> int:
@@ -55,12 +57,23 @@ class Executor(Protocol):
 
 
 class OneShotExecutor:
-    """Forks a fresh sandbox per request and discards it; what is too large for one exec goes in by upload first."""
+    """Forks a fresh sandbox per request and discards it; what is too large for one exec goes in by upload first.
 
-    def __init__(self, client: SessionClient, template_id: str, *, egress: Mapping[str, Any] | None = None) -> None:
+    `label` is given to the sessions that such an upload needs; not every daemon takes one.
+    """
+
+    def __init__(
+        self,
+        client: SessionClient,
+        template_id: str,
+        *,
+        egress: Mapping[str, Any] | None = None,
+        label: str | None = None,
+    ) -> None:
         self._client = client
         self._template_id = template_id
         self._egress = egress
+        self._label = label
 
     def run(self, request: ExecRequest, *, role: Role, index: int | None) -> ExecResult:  # noqa: ARG002 - the protocol's
         if request.composed_bytes > MAX_COMPOSED:
@@ -76,7 +89,9 @@ class OneShotExecutor:
         return ExecResult.from_wire(answer)
 
     def _run_in_session(self, request: ExecRequest) -> ExecResult:
-        with Sandbox(self._template_id, client=self._client, egress=self._egress) as sandbox:
+        named: dict[str, Any] = {} if self._label is None else {"label": self._label}
+        session = self._client.create_session(self._template_id, egress=self._egress, **named)
+        with Sandbox.adopt(self._client, session["session_id"]) as sandbox:
             return run_in_sandbox(sandbox, request)
 
 

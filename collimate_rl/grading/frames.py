@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import secrets
 from collections.abc import Sequence
@@ -58,11 +59,21 @@ class Framed:
 
 
 def compose(program: str, job: dict[str, Any], *, timeout_seconds: int, seed: str | None) -> Framed:
-    """A request that runs a guest program on a job, under a mark that nobody in the sandbox can know beforehand."""
+    """A request that runs a guest program on a job, under a mark that nobody in the sandbox can know beforehand.
+
+    An exec's name gets a digest of all that the job asks for: under one name a sandbox does only one thing.
+    """
     mark = secrets.token_hex(16)
-    text = dumps({**job, "mark": mark})
+    exec_id: str | None = job.get("id")
+    if exec_id is not None:
+        exec_id = f"{exec_id}-{hashlib.sha256(dumps(job).encode()).hexdigest()[:16]}"
+        job = {**job, "id": exec_id}
     request = ExecRequest(
-        code=guest.programs()[program], files=((JOB, text),), timeout_seconds=timeout_seconds, seed=seed
+        code=guest.programs()[program],
+        files=((JOB, dumps({**job, "mark": mark})),),
+        timeout_seconds=timeout_seconds,
+        seed=seed,
+        exec_id=exec_id,
     )
     return Framed(request=request, mark=mark)
 

@@ -239,7 +239,9 @@ def test_named_execs_are_the_same_again() -> None:
         grade_group(execute, SPEC, ["a", "b"], seeds=[None] * 2, concurrency=1, exec_prefix=prefix)
         return [json.loads(request.files[0][1]) for _, _, request in execute.requests]
 
-    assert [job["id"] for job in jobs("k1")] == ["k1-0-0", "k1-1-0"]
+    names = [job["id"].rpartition("-") for job in jobs("k1")]
+    assert [name[0] for name in names] == ["k1-0-0", "k1-1-0"]
+    assert names[0][2] != names[1][2]  # another candidate is another exec
     assert [job["id"] for job in jobs(None)] == [None, None]
     first, again = jobs("k1")[0], jobs("k1")[0]
     assert first.pop("mark") != again.pop("mark")

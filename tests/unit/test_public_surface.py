@@ -78,7 +78,7 @@ def test_all_of_it_imports_with_the_standard_library_alone() -> None:
 SIGNATURES = {
     "CollimateClient": "(base_url='http://127.0.0.1:8080', timeout=120.0, retries=3, backoff=0.15, "
     "retry_budget=30.0, unix_socket=None",
-    "CollimateClient.create_session": "(self, template_id, *, egress=None)",
+    "CollimateClient.create_session": "(self, template_id, *, egress=None, label=None)",
     "CollimateClient.session_exec": "(self, session_id, *, command=None, code=None, commands=None, files=None, "
     "timeout_seconds=30, seed=None)",
     "CollimateClient.exec_once": "(self, template_id, *, command=None, code=None, commands=None, files=None, "
