@@ -81,6 +81,11 @@ def owned(node: str) -> str:
     return f"col:owned:{node}"
 
 
+def sessions(node: str) -> str:
+    """Sorted set: ids of the node's sessions that some ledger named once, by the time (ms) of that."""
+    return f"col:sessions:{node}"
+
+
 def alive(worker: str) -> str:
     """String with a short expiry: there while the worker's process is."""
     return f"col:alive:{worker}"

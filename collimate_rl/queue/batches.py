@@ -151,12 +151,16 @@ class BatchQueue:
             return RenewReply(word)
         return RenewReply(word, int(reply[1]) / 1000, bool(int(reply[2])), int(reply[3]) / 1000)
 
-    def note(self, hold: Hold, index: int, entry: bytes) -> NoteReply:
-        """Enters in the ledger where candidate `index` has its session, before anything runs in it."""
-        reply = self._run("note", hold.k, hold.owner, hold.fence, index, entry)
+    def note(self, hold: Hold, index: int, entry: bytes, session: str = "", node: str = "") -> NoteReply:
+        """Enters in the ledger where candidate `index` has its session, before anything runs in it.
+
+        With the session's id and the node whose daemon has it, the session is also kept among those noted once.
+        """
+        named = (session.encode("utf-8", "surrogatepass"), node) if session else ()
+        reply = self._run("note", hold.k, hold.owner, hold.fence, index, entry, *named)
         if _word(reply) != "OK":
-            return NoteReply(False)
-        return NoteReply(True, _bytes(reply[1]) or None)
+            return NoteReply(False, noted=bool(session) and int(reply[1]) == 1)
+        return NoteReply(True, _bytes(reply[1]) or None, noted=bool(session))
 
     def mark(self, hold: Hold, index: int) -> bool:
         """Says that candidate `index` starts now (it matters in a cautious batch); False when fenced."""

@@ -176,6 +176,8 @@ class NoteReply(NamedTuple):
     accepted: bool
     replaced: bytes | None = None
     """The entry that stood before: its session is now the caller's to delete."""
+    noted: bool = False
+    """The session given is known as noted. A refused session that never was is the caller's to delete."""
 
 
 class BeatReply(NamedTuple):

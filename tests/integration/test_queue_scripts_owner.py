@@ -205,13 +205,29 @@ def test_an_index_beyond_the_group_and_an_infra_answer_are_no_verdicts(each_queu
 def test_a_note_replaces_and_tells_what_it_replaced(each_queue: BatchQueue) -> None:
     k = put(each_queue, make_batch())
     hold = take(each_queue, k).hold
-    assert each_queue.note(hold, 1, b"session-a") == (True, None)
-    assert each_queue.note(hold, 1, b"session-a") == (True, None)
-    assert each_queue.note(hold, 1, b"session-b") == (True, b"session-a")
+    assert each_queue.note(hold, 1, b"session-a")[:2] == (True, None)
+    assert each_queue.note(hold, 1, b"session-a")[:2] == (True, None)
+    assert each_queue.note(hold, 1, b"session-b")[:2] == (True, b"session-a")
     assert take(each_queue, k).ledger == {1: b"session-b"}
     each_queue.release(hold, Mode.CLEAN)
-    assert each_queue.note(hold, 1, b"session-c") == (False, None)
+    assert each_queue.note(hold, 1, b"session-c")[:2] == (False, None)
     assert take(each_queue, k, "o2").ledger == {1: b"session-b"}
+
+
+def test_a_refused_note_tells_whether_the_session_was_noted_before(each_queue: BatchQueue) -> None:
+    k = put(each_queue, make_batch())
+    hold = take(each_queue, k).hold
+    assert each_queue.note(hold, 0, b"entry-a", "a", "n1") == (True, None, True)
+    assert each_queue.note(hold, 0, b"entry-b", "b", "n1") == (True, b"entry-a", True)
+    each_queue.release(hold, Mode.CLEAN)
+    assert each_queue.note(hold, 0, b"entry-b", "b", "n1") == (False, None, True)
+    assert each_queue.note(hold, 0, b"entry-c", "c", "n1") == (False, None, False)
+    assert each_queue.note(hold, 0, b"entry-b", "b", "n2") == (False, None, False)
+    sessions = keys.sessions("n1")
+    assert each_queue.client.zrange(sessions, 0, -1) == [b"a", b"b"]
+    assert each_queue.client.pttl(sessions) > 0
+    with pytest.raises(ValueError, match="session and its node"):
+        each_queue.note(hold, 0, b"entry", "s", "no node")
 
 
 def test_marks_are_kept_in_cautious_batches_only_and_end_with_a_verdict(each_queue: BatchQueue) -> None:
