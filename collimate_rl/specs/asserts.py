@@ -144,15 +144,17 @@ class _Completion:
             return
         defines = rf"^[ \t]*(?:async[ \t]+)?def[ \t]+{name}\b|^class[ \t]+{name}\b|^{name}[ \t]*[:=]"
         starts = r"(?:def|class|import|from|async)\b|@|if __name__|#"
-        self.whole = bool(re.search(defines, completion, re.MULTILINE)) or bool(re.match(starts, lines[0]))
-        if not self.whole:
-            only_first = (
-                len(lines) > 1 and lines[1][0] in " \t" and not lines[0].rstrip().endswith((":", ",", "(", "["))
-            )
-            if only_first or len(lines) == 1:
-                self.body = "    " + completion.lstrip()
-            else:
-                self.body = "".join("    " + line for line in completion.splitlines(keepends=True))
+        lost_first = len(lines) > 1 and lines[1][0] in " \t" and not lines[0].rstrip().endswith(_GOES_ON)
+        self.whole = bool(re.search(defines, completion, re.MULTILINE))
+        self.whole = self.whole or (not lost_first and bool(re.match(starts, lines[0])))
+        if lost_first or len(lines) == 1:
+            self.body = "    " + completion.lstrip()
+        else:
+            self.body = "".join("    " + line for line in completion.splitlines(keepends=True))
+
+
+_GOES_ON = (":", ",", "(", "[", "{", "\\")
+"""How a line ends after which an indented one may follow in a module."""
 
 
 def _in_front(prompt: Prompt, completion: str) -> str:

@@ -37,6 +37,8 @@ def total(completion: str, spec: AssertReward = SPEC) -> object:
         "    s: List[int] = xs\n    return helper(sum(s)) - 1\n\n\ndef other():\n    return 1\n",
         "return sum(xs)",
         "s = 0\n    for x in xs:\n        s += x\n    return s",
+        "import math\n    return math.floor(sum(xs))",
+        "# The sum.\n    return sum(xs)",
         "s = 0\nfor x in xs:\n    s += x\nreturn s\n",
         "for x in xs:\n    pass\nreturn sum(xs)\n",
         PROMPT + "    return sum(xs)\n",
