@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -88,10 +89,8 @@ def solve(n):
 
 
 def find_python(minor: int) -> str | None:
-    from shutil import which
-
     homes = [str(path) for path in Path.home().glob(f".pyenv/versions/3.{minor}.*/bin")]
-    return which(f"python3.{minor}", path=":".join(homes)) or which(f"python3.{minor}")
+    return shutil.which(f"python3.{minor}", path=":".join(homes)) or shutil.which(f"python3.{minor}")
 
 
 @pytest.mark.parametrize(
@@ -281,8 +280,15 @@ print("main")
     assert json.loads(ran.report.cases[0].line) == "main\nthread\nbye\n"
 
 
-def test_an_exec_with_a_name_runs_once(tmp_path: Path) -> None:
+@pytest.fixture
+def name() -> Iterator[str]:
+    """The name of an exec, whose results are removed afterwards."""
     name = "test-" + uuid.uuid4().hex
+    yield name
+    shutil.rmtree(Path("/tmp/.collimate", name), ignore_errors=True)
+
+
+def test_an_exec_with_a_name_runs_once(tmp_path: Path, name: str) -> None:
     code = "import os\ndef solve(x): return os.urandom(8)\n"
     first = Ran(tmp_path, code, [call(1)], id=name)
     again = Ran(tmp_path, code, [call(1)], id=name)
