@@ -17,7 +17,7 @@ MODULES: Dict[str, Sequence[str]] = {
     "cases": ("plain", "encoder", "cases"),
     "judge": (
         *("plain", "encoder", "checker", "builder", "decoder", "codec"),
-        *("prompt", "planner", "placeholder", "pins", "recorder", "scene", "judge"),
+        *("prompt", "planner", "placeholder", "pins", "answers", "recorder", "scene", "judge"),
     ),
 }
 """Per program the guest modules that make it, in order."""

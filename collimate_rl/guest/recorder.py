@@ -9,21 +9,19 @@ finished step was left out.
 
 from __future__ import annotations
 
-import collections
 import datetime
 import sys
 import types
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
+from collimate_rl.guest.answers import Reader, changes_of, holds_nan, no_class, refuse_records, replace_content
 from collimate_rl.guest.builder import Builder
-from collimate_rl.guest.checker import Checker
 from collimate_rl.guest.encoder import Encoder
 from collimate_rl.guest.placeholder import Placeholder, index_of
-from collimate_rl.guest.plain import BadTree, Record, Row, Tree, Unencodable, dumps, nearest_builtin
+from collimate_rl.guest.plain import BadTree, Tree, Unencodable, dumps, nearest_builtin
 
 _MAX_ARGUMENTS = 4 << 20
 _MAX_GROWTH = 8 << 20
-_MUTABLE = (list, dict, set, bytearray, collections.deque)
 _DATETIME = datetime.datetime
 
 
@@ -57,7 +55,7 @@ class Session:
         self.cap = cap
         self.on_dead = on_dead
         self.on_full = on_full
-        self.class_named: Callable[[str], Any] = _no_class
+        self.class_named: Callable[[str], Any] = no_class
         self.raised: Optional[BaseException] = None
         self.raised_by = -1
         self.position = 0
@@ -135,7 +133,7 @@ class Session:
             op = {"f": ["n", name], "a": encoder.encode(tuple(self._unread(value) for value in args))}
             if kwargs:
                 op["k"] = encoder.encode({key: self._unread(value) for key, value in kwargs.items()})
-            _refuse_records([op["a"], op.get("k")])
+            refuse_records([op["a"], op.get("k")])
         except Unencodable as fault:
             if not self._derived:
                 self.faults.append("passes %s" % fault.reason)
@@ -193,16 +191,16 @@ class Session:
         if frame is None:
             return self._dead(i)
         body, printed = frame
-        reader = _Reader(encoder, self.class_named)
+        reader = Reader(encoder, self.class_named)
         try:
-            changes = _changes(encoder, reader, body.get("u"))
+            changes = changes_of(encoder, reader, body.get("u"))
             value = self._exception(reader, body["x"]) if "x" in body else reader.read(body["v"])
         except (BadTree, KeyError, TypeError, ValueError, AttributeError):
             self.flags.add("bad_frame")
             return self._dead(i)
         for mine, content in changes:
-            _replace(mine, content)
-        if _holds_nan(body):
+            replace_content(mine, content)
+        if holds_nan(body):
             self.flags.add("nan")
         if printed and sys.stdout is not self.stdout:
             sys.stdout.write(printed)
@@ -217,7 +215,7 @@ class Session:
             self.on_dead(i)
         return Placeholder(self.notes)
 
-    def _exception(self, reader: "_Reader", tree: Tree) -> BaseException:
+    def _exception(self, reader: Reader, tree: Tree) -> BaseException:
         """The exception to raise: of the test's own class of that name where it has one, else the nearest builtin."""
         raised: Any = reader.read(tree)
         if not isinstance(raised, BaseException):
@@ -243,99 +241,8 @@ class _Unread:
         self.index = index
 
 
-class _Reader(Builder):
-    """Reads what a candidate sent: checked first, then built, records as the test's own classes where it has them."""
-
-    def __init__(self, encoder: Encoder, class_named: Callable[[str], Any]) -> None:
-        Builder.__init__(self, None, True, encoder.objects)
-        self.checker = Checker(encoder.sizes)
-        self.class_named = class_named
-
-    def read(self, tree: Tree) -> Any:
-        self.checker.check(tree)
-        return self._made(self.build, tree)
-
-    def read_body(self, tree: Tree) -> Any:
-        self.checker.body(tree)
-        return self._made(self.body, tree)
-
-    def _made(self, make: Any, tree: Tree) -> Any:
-        try:
-            return make(tree)
-        except Exception as error:
-            raise BadTree("%s: %.200s" % (type(error).__name__, error)) from None
-
-    def build(self, node: Tree) -> Any:
-        made = Builder.build(self, node)
-        if type(made) is Record:
-            name, fields = made.__dict__["$"]
-            known = self.class_named(name)
-            if tuple(getattr(known, "__dataclass_fields__", ())) == fields:
-                own = object.__new__(known)
-                for field in fields:
-                    object.__setattr__(own, field, made.__dict__[field])
-                return own
-        elif type(made) is Row:
-            known = self.class_named(made._name)
-            if getattr(known, "_fields", None) == made._fields:
-                return tuple.__new__(known, made)
-        return made
-
-
-def _no_class(_: str) -> Any:
-    return None
-
-
-def _refuse_records(trees: List[Tree]) -> None:
-    """A record would reach the candidate as one of ours, not as an object of the class that it knows."""
-    rest = trees
-    while rest:
-        node = rest.pop()
-        if type(node) is list and node:
-            if node[0] in ("k", "u") and len(node) > 2 and type(node[2]) is int:
-                raise Unencodable("an object of the class %s" % node[1])
-            rest.extend(node)
-
-
-def _changes(encoder: Encoder, reader: _Reader, bodies: Any) -> List[Tuple[Any, Any]]:
-    """The arguments that the candidate changed, each with its new content. `bodies` holds one for every container."""
-    if bodies is None:
-        return []
-    if type(bodies) is not list or len(bodies) != len(encoder.objects):
-        raise BadTree("not one body for each argument")
-    found = [(mine, reader.read_body(body)) for mine, body in zip(encoder.objects, bodies)]
-    for mine, content in found:
-        if not any(isinstance(mine, kind) and isinstance(content, kind) for kind in _MUTABLE):
-            raise BadTree("an argument of another kind")
-    # What is as it was stays untouched: it may hold more than the plain copy that travelled.
-    texts = [dumps(encoder.body(k)) for k in range(len(bodies))]
-    return [pair for pair, body, text in zip(found, bodies, texts) if dumps(body) != text]
-
-
-def _replace(mine: Any, content: Any) -> None:
-    """Gives an argument, one of the test's own containers, the content that the candidate left in its copy."""
-    if isinstance(mine, (list, bytearray)):
-        mine[:] = content
-    else:
-        mine.clear()
-        (mine.extend if isinstance(mine, collections.deque) else mine.update)(content)
-
-
 def _unstarted(generator: Any) -> bool:
     if generator.gi_frame is None:
         return False
     suspended = getattr(generator, "gi_suspended", None)
     return generator.gi_frame.f_lasti < 0 if suspended is None else not suspended
-
-
-def _holds_nan(tree: Tree) -> bool:
-    rest = [tree]
-    while rest:
-        node = rest.pop()
-        if type(node) is dict:
-            rest.extend(node.values())
-        elif type(node) is list:
-            if node and node[0] in ("f", "c", "D") and "nan" in "".join(str(part) for part in node[1:]).lower():
-                return True
-            rest.extend(part for part in node if type(part) is list)
-    return False
