@@ -286,7 +286,8 @@ def name() -> Iterator[str]:
     """The name of an exec, whose results are removed afterwards."""
     name = "test-" + uuid.uuid4().hex
     yield name
-    shutil.rmtree(Path("/tmp/.collimate", name), ignore_errors=True)
+    for folder in Path("/tmp/.collimate").glob(name + "*"):
+        shutil.rmtree(folder)
 
 
 def test_an_exec_with_a_name_runs_once(tmp_path: Path, name: str) -> None:
