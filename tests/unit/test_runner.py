@@ -110,7 +110,7 @@ def find_python(minor: int) -> str | None:
         ("def solve(x): return object() if x else 1", "v:vo"),
         ("def solve(x): return 'a' * (1 << 21) if x else 1", "v:vl"),
         ("def solve(x): raise MemoryError", "v:xx"),
-        ("import os, signal\ndef solve(x): os.kill(os.getppid(), signal.SIGKILL)", "v:b"),
+        ("import os, signal, time\ndef solve(x):\n    os.kill(os.getppid(), signal.SIGKILL)\n    time.sleep(60)", "v:b"),
         ("import os\ndef solve(x):\n    for fd in range(3, 30):\n        try: os.write(fd, b'x\\n')\n"
          "        except OSError: pass", "v:bb"),
         ("import os, signal\ndef solve(x): os.kill(os.getpid(), signal.SIGSEGV)", "v:dd"),
@@ -301,8 +301,7 @@ def test_an_exec_with_a_name_runs_once(tmp_path: Path, name: str) -> None:
     assert anew.how == "ran"
 
 
-def test_the_same_exec_waits_for_the_one_that_runs(tmp_path: Path) -> None:
-    name = "test-" + uuid.uuid4().hex
+def test_the_same_exec_waits_for_the_one_that_runs(tmp_path: Path, name: str) -> None:
     code = "import os, time\ndef solve(x):\n    time.sleep(0.5)\n    return os.urandom(8)\n"
     folders = [tmp_path / str(n) for n in range(3)]
     for folder in folders:
@@ -314,8 +313,7 @@ def test_the_same_exec_waits_for_the_one_that_runs(tmp_path: Path) -> None:
     assert {run.how for run in runs} <= {"ran", "waited", "read"}
 
 
-def test_an_exec_whose_runner_died_runs_again(tmp_path: Path) -> None:
-    name = "test-" + uuid.uuid4().hex
+def test_an_exec_whose_runner_died_runs_again(tmp_path: Path, name: str) -> None:
     started = tmp_path / "started"
     code = f"""
 import os, pathlib, signal, time
