@@ -1,0 +1,214 @@
+"""Capacity, idle and age limits, and the class `LocalCollimateBackend`, in this process."""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+import threading
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from collimate_rl import guest
+from collimate_rl.client import CollimateClient
+from collimate_rl.errors import CollimateError
+from collimate_rl.local_backend import LocalCollimateBackend
+from collimate_rl.sandboxd.backend import IsolationUnavailable
+from collimate_rl.sandboxd.config import DEFAULT_CATALOG, Limits, Template
+from tests.fixtures.sandboxd_wire import eventually
+
+
+def backend(**settings: Any) -> LocalCollimateBackend:
+    return LocalCollimateBackend(**{"isolation": "namespaces", **settings})
+
+
+@pytest.fixture(scope="module", autouse=True)
+def namespaces() -> None:
+    """Skips the module where the isolation can't be had."""
+    try:
+        with backend():
+            pass
+    except IsolationUnavailable as exc:
+        pytest.skip(f"no isolated sandboxes on this machine: {exc}")
+
+
+def client_of(served: LocalCollimateBackend) -> CollimateClient:
+    return CollimateClient(served.base_url, retries=0)
+
+
+def code_of(error: pytest.ExceptionInfo[CollimateError]) -> tuple[int | None, str | None]:
+    return error.value.status, error.value.error_code
+
+
+@pytest.fixture
+def narrow() -> Iterator[CollimateClient]:
+    """One exec at a time, hardly any waiting, two sessions."""
+    with backend(limits=Limits(max_inflight=1, admission_wait_s=0.3, max_sessions=2)) as served:
+        yield client_of(served)
+
+
+def test_at_capacity_after_waiting_and_nothing_ran(narrow: CollimateClient) -> None:
+    session = narrow.create_session("py")["session_id"]
+    holder = threading.Thread(target=lambda: narrow.exec_once("py", command="sleep 2"))
+    holder.start()
+    eventually(lambda: narrow.health()["running"] == 1, "the exec runs")
+    with pytest.raises(CollimateError) as refused:
+        narrow.session_exec(session, command="touch ran")
+    assert code_of(refused) == (503, "at_capacity")
+    holder.join(30)
+    assert narrow.session_exec(session, command="ls")["stdout"] == ""
+    assert narrow.get_session(session)["exec_count"] == 1
+
+
+def test_at_most_so_many_sessions(narrow: CollimateClient) -> None:
+    ids = [narrow.create_session("py")["session_id"] for _ in range(2)]
+    with pytest.raises(CollimateError) as refused:
+        narrow.create_session("py")
+    assert code_of(refused) == (503, "at_capacity")
+    narrow.delete_session(ids[0])
+    narrow.create_session("py")
+    assert len(narrow.list_sessions()) == 2
+
+
+def test_idle_sessions_are_ended_and_busy_ones_are_not() -> None:
+    with backend(limits=Limits(idle_limit_s=1.0)) as served:
+        client = client_of(served)
+        idle, busy = (client.create_session("py")["session_id"] for _ in range(2))
+        assert client.session_exec(busy, command="sleep 3; echo done")["stdout"] == "done\n"
+        with pytest.raises(CollimateError) as gone:
+            client.session_exec(idle, command="true")
+        assert code_of(gone) == (404, "no_such_session")
+        assert client.get_session(busy)["exec_count"] == 1
+
+
+def test_old_sessions_are_ended_even_when_busy() -> None:
+    with backend(limits=Limits(age_limit_s=1.0)) as served:
+        client = client_of(served)
+        old = client.create_session("py")["session_id"]
+        with pytest.raises(CollimateError) as gone:
+            client.session_exec(old, command="sleep 60")
+        assert code_of(gone) == (410, "session_gone")
+        eventually(lambda: client.list_sessions() == [], "the session is ended")
+
+
+def open_files() -> set[str]:
+    found = set()
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            found.add(os.readlink(f"/proc/self/fd/{fd}"))
+        except FileNotFoundError:
+            # The one that listed the folder.
+            continue
+    return found
+
+
+def test_the_class_leaves_nothing_behind() -> None:
+    gc.collect()
+    before = open_files(), threading.active_count()
+    with backend() as served:
+        assert served.isolation == "namespaces"
+        assert served.base_url.startswith("http://127.0.0.1:")
+        with CollimateClient(served.base_url) as client:
+            assert client.exec_once("py", code="print(1)")["stdout"] == "1\n"
+            client.create_session("py")
+    eventually(lambda: open_files() <= before[0], "descriptors back")
+    eventually(lambda: threading.active_count() <= before[1], "threads back")
+    with pytest.raises(RuntimeError):
+        _ = backend().base_url
+
+
+def test_names_and_templates_are_the_callers_to_choose() -> None:
+    small = Template(memory_mb=64, pids=8, tmpfs_mb=1)
+    with backend(templates={"small": small, "big": Template()}) as served:
+        client = client_of(served)
+        assert client.templates() == ["small", "big"]
+        fill = "try:\n    open('f', 'wb').write(bytes(2 << 20))\nexcept OSError as e: print(e.errno)"
+        assert client.exec_once("small", code=fill)["stdout"] == "28\n"
+        assert client.exec_once("big", code=fill)["stdout"] == ""
+        forks = "import os\nn = 0\ntry:\n    while n < 20:\n        if os.fork() == 0: os._exit(0)\n        n += 1\n"
+        forks += "except OSError: pass\nprint(n)"
+        assert client.exec_once("small", code=forks)["stdout"] == "7\n"
+        assert client.exec_once("big", code=forks)["stdout"] == "20\n"
+        grow = "x = bytearray(200 << 20)\nprint(len(x))"
+        assert client.exec_once("small", code=grow)["exit_code"] in (1, 137)
+        assert client.exec_once("big", code=grow)["stdout"] == f"{200 << 20}\n"
+    with backend(templates=["only"]) as served:
+        assert client_of(served).templates() == ["only"]
+
+
+def test_what_tests_of_adapters_need(tmp_path: Any) -> None:
+    asked: list[tuple[str, str, dict[str, Any]]] = []
+
+    def endpoints(session_id: str, template_id: str, body: dict[str, Any]) -> dict[int, str]:
+        asked.append((session_id, template_id, body))
+        return {8000: "127.0.0.1:1234"}
+
+    with backend(endpoints_fn=endpoints) as served:
+        created = client_of(served).create_session("py")
+        assert created["endpoints"] == {"8000": "127.0.0.1:1234"}
+        assert asked == [(created["session_id"], "py", {"template_id": "py"})]
+    with backend(drop_session_id=True) as served, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(CollimateError):
+            client_of(served).create_session("py")
+
+
+def test_guest_programs_run_from_the_zygotes_code_objects() -> None:
+    """The program's text is recognised, and what differs by a byte is compiled in the fork as any other code."""
+    text = guest.programs()["cases"]
+    with backend() as served:
+        client = client_of(served)
+        known, other = client.exec_once("py", code=text), client.exec_once("py", code=text + "\n")
+    assert "<collimate cases>" in known["stdout"]
+    assert "<collimate cases>" not in other["stdout"]
+    assert known["exit_code"] == other["exit_code"] == 1
+
+
+def other_interpreters() -> list[str]:
+    found = []
+    for minor in (8, 10, 12, 13):
+        homes = [shutil.which(f"python3.{minor}")]
+        versions = os.path.expanduser("~/.pyenv/versions")
+        if os.path.isdir(versions):
+            homes += [
+                f"{versions}/{name}/bin/python3" for name in os.listdir(versions) if name.startswith(f"3.{minor}.")
+            ]
+        found += [home for home in homes if home is not None and os.path.exists(home) and "shims" not in home][:1]
+    return found
+
+
+@pytest.mark.parametrize("interpreter", other_interpreters())
+def test_templates_of_other_pythons(interpreter: str) -> None:
+    with backend(templates={"other": Template(interpreter=interpreter)}) as served:
+        client = client_of(served)
+        text = "import random, sys, threading\nprint(threading.main_thread().is_alive(), flush=True)\n1/0"
+        answer = client.exec_once("other", code=text)
+        assert answer["stdout"].splitlines()[0] == "True"
+        assert answer["stdout"].endswith("ZeroDivisionError: division by zero\n")
+        forks = """
+import multiprocessing, os, random, threading
+random.seed(1)
+if os.fork() == 0:
+    print(threading.main_thread() is threading.current_thread(), flush=True)
+    os._exit(0)
+os.wait()
+thread = threading.Thread(target=print, args=("thread",))
+thread.start()
+thread.join()
+with multiprocessing.get_context("fork").Pool(2) as pool:
+    print(pool.map(abs, [-1, -2]))
+"""
+        assert client.exec_once("other", code=forks)["stdout"] == "True\nthread\n[1, 2]\n"
+        session = client.create_session("other")["session_id"]
+        assert client.session_exec(session, code="print(6 * 7)")["stdout"] == "42\n"
+        assert client.session_exec(session, command="python3 -c 'print(1)'")["stdout"] == "1\n"
+        assert client.session_exec(session, command="sleep 9", timeout_seconds=1)["exit_code"] == -1
+        assert client.session_exec(session, code="print('served')")["stdout"] == "served\n"
+
+
+def test_the_default_catalog() -> None:
+    with backend() as served:
+        assert client_of(served).templates() == list(DEFAULT_CATALOG)
