@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -31,16 +32,22 @@ def specs() -> Iterator[tuple[str, AssertReward, list[str]]]:
 @pytest.mark.skipif(not rows("humaneval"), reason="no data set beside the checkout")
 def test_mutants_are_judged_as_a_direct_run_judges_them(daemon_socket: str) -> None:
     execute = OneShotExecutor(CollimateClient(unix_socket=daemon_socket), "py")
-    compared, passing, disagreeing = 0, 0, []
-    for name, spec, programs in specs():
-        direct = direct_passes(spec, [spec.program(program) for program in programs], limit_s=4.0)
-        grades = grade_group(execute, spec, programs, seeds=[None] * len(programs), timeout_seconds=4, concurrency=4)
-        for program, passes, grade in zip(programs, direct, grades, strict=True):
-            assert isinstance(grade, GradeResult), (name, grade)
-            compared += 1
-            passing += passes
-            if passes != (grade.reward == 1.0):
-                disagreeing.append((name, passes, grade.outcome, grade.detail, program))
+
+    def compare(row: tuple[str, AssertReward, list[str]]) -> list[tuple[str, bool, GradeResult, str]]:
+        name, spec, programs = row
+        direct = direct_passes(spec, [spec.program(program) for program in programs], limit_s=3.0)
+        grades = grade_group(execute, spec, programs, seeds=[None] * len(programs), timeout_seconds=4, concurrency=2)
+        told = [grade for grade in grades if isinstance(grade, GradeResult)]
+        assert len(told) == len(programs), (name, grades)
+        return [(name, *found) for found in zip(direct, told, programs, strict=True)]
+
+    with ThreadPoolExecutor(3) as pool:
+        compared = [found for row in pool.map(compare, specs()) for found in row]
+    disagreeing = [
+        (name, passes, grade.outcome, grade.detail, program)
+        for name, passes, grade, program in compared
+        if passes != (grade.reward == 1.0)
+    ]
     assert disagreeing == []
-    assert compared > 200
-    assert passing > 10
+    assert len(compared) > 200
+    assert sum(passes for _, passes, _, _ in compared) > 10
