@@ -137,8 +137,7 @@ class _Execution:
             return self._fenced()
         if reply.word is Published.MISSING:
             raise RuntimeError(f"candidates {reply.missing} were neither judged nor flagged")
-        self._published(flagged=len(answers))
-        return OK
+        return self._published(reply.word, flagged=len(answers))
 
     def _misconfigured(self, code: str, detail: str) -> str:
         logs.emit(logs.BATCH_MISCONFIGURED, logging.WARNING, k=self._hold.k, code=code, detail=detail)
@@ -148,8 +147,7 @@ class _Execution:
         reply = persist(lambda: self._queue.publish(self._hold, fill=code, detail=clip_text(detail)))
         if reply.word is Published.FENCED:
             return self._fenced()
-        self._published(code=code)
-        return OK
+        return self._published(reply.word, code=code)
 
     def _stopped(self, reason: Reason) -> str:
         """Close a batch that was told to stop. Also called by the keeper, when the job itself takes too long to."""
@@ -184,6 +182,10 @@ class _Execution:
         logs.emit(logs.BATCH_FENCED, logging.WARNING, k=self._hold.k, fence=self._hold.fence)
         return FENCED
 
-    def _published(self, **fields: Any) -> None:
+    def _published(self, word: Published, **fields: Any) -> str:
+        if word is Published.ALREADY:  # by whoever took the batch over, or by this call when its reply was lost
+            logs.emit(logs.BATCH_SKIPPED, k=self._hold.k, reply="answered")
+            return DONE
         seconds = round(time.monotonic() - self._started, 3)
         logs.emit(logs.BATCH_PUBLISHED, k=self._hold.k, fence=self._hold.fence, seconds=seconds, **fields)
+        return OK
