@@ -13,14 +13,16 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Protocol
 
-from collimate_rl.errors import BatchConflict, QueueError, QueueFull, RunMisconfigured
+from collimate_rl.errors import BatchConflict, BatchGone, QueueError, QueueFull, RunMisconfigured
 from collimate_rl.protocol import GradeBatch, Timing, batch_key, check_name, content_hash
 from collimate_rl.protocol.bounds import DEFAULT_DEADLINE_S
 from collimate_rl.queue.batches import DEFAULT_DEPTH, DEFAULT_WINDOW, BatchQueue
 from collimate_rl.queue.clients import connect_blocking, connect_commands
+from collimate_rl.queue.purging import PurgedRun, purge_run
 from collimate_rl.queue.replies import Cancelled, SubmitReply, Submitted
 from collimate_rl.queue.server_check import check_server
 from collimate_rl.seeds import group_seeds
@@ -293,6 +295,25 @@ class Producer:
         for k in ks:
             self.queue.cancel(k)
         return len(ks)
+
+    def purge_run(self, wait_s: float | None = None) -> PurgedRun:
+        """Cancels every unanswered batch of the run and removes the run from the server: batches of every epoch,
+        results, cursors, whoever submitted them. Nothing is left of it, and its ids can be used anew.
+
+        wait_s -- how long owners may take to stop; by default a little more than they take to learn of it.
+
+        Handles of this producer that have no answer by then raise `BatchGone`. Let the run's other producers stop
+        first. Raises `RedisUnavailable`; it may be called again.
+        """
+        reader = self.open()._reader
+        assert reader is not None, "open starts it"
+        stop_s = self.queue.timing.renew_every_ms / 1000 + 2.0 if wait_s is None else wait_s
+        cancelled = BatchGone(f"run {self.run!r} was purged")
+        purged = purge_run(self.queue, self.run, wait_s=stop_s)
+        with reader.forget(cancelled):
+            # Once more, now that the reader writes no cursor, and for what came meanwhile.
+            again = purge_run(self.queue, self.run, wait_s=0.0)
+        return replace(purged, batches=purged.batches + again.batches, streams=purged.streams + again.streams)
 
     def _lose(self, error: QueueError) -> None:
         self._broken = error

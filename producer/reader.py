@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from redis import Redis
@@ -123,6 +124,8 @@ class Reader:
         self._stream = keys.results(run, name)
         self._cursor_key = keys.cursor(run, name)
         self._cursor = "0-0"
+        self._taking = threading.Lock()
+        self._forgotten = 0
         self._stop = threading.Event()
         self._next_lease = 0.0
         self._next_overdue = 0.0
@@ -180,15 +183,28 @@ class Reader:
             self._stop.wait(backoff * (0.5 + self.jitter() / 2))
 
     def _read(self) -> None:
+        forgotten = self._forgotten
         with translate_errors("read finished batches"):
             reply = self.blocking.xread({self._stream: self._cursor}, count=128, block=self._block_ms)
         streams: Any = reply
         if not streams:
             return
-        for entry_id, fields in streams[0][1]:
-            self._take(fields)
-            self._cursor = text(entry_id)
-        self._acknowledge()
+        with self._taking:
+            if self._forgotten != forgotten:
+                return
+            for entry_id, fields in streams[0][1]:
+                self._take(fields)
+                self._cursor = text(entry_id)
+            self._acknowledge()
+
+    @contextmanager
+    def forget(self, error: Exception) -> Iterator[None]:
+        """While the caller removes the run from the server: nothing is taken and no cursor written. Then every handle
+        that still waits gets `error`."""
+        with self._taking:
+            self._forgotten += 1
+            yield
+        self.waiting.fail_all(error)
 
     def _take(self, fields: dict[bytes, bytes]) -> None:
         handle = self.waiting.get(text(fields.get(b"k", b"")))

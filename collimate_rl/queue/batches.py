@@ -36,6 +36,7 @@ from collimate_rl.queue.replies import (
     NoteReply,
     Published,
     PublishReply,
+    Purged,
     Released,
     ReleaseReply,
     Renewed,
@@ -114,6 +115,10 @@ class BatchQueue:
     def cancel(self, k: str) -> Cancelled:
         """Answers batch `k` `cancelled`, or asks its owner to; verdicts that stand, stand."""
         return Cancelled(_word(self._run("cancel", k)))
+
+    def purge(self, k: str, run: str) -> Purged:
+        """Removes batch `k` of `run` and all that is kept of it, whoever owns it; `purging.purge_run` does a run."""
+        return Purged(_word(self._run("purge", k, run)))
 
     # What the owner of a batch calls.
 

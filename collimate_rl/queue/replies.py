@@ -172,6 +172,13 @@ class Cancelled(str, Enum):
     GONE = "GONE"
 
 
+class Purged(str, Enum):
+    PURGED = "PURGED"
+    OTHER = "OTHER"
+    """It is another run's batch."""
+    GONE = "GONE"
+
+
 class NoteReply(NamedTuple):
     accepted: bool
     replaced: bytes | None = None

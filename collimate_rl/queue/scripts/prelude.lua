@@ -145,8 +145,35 @@ local function keep(S, key)
   redis.call('PEXPIREAT', key, int(S.until_))
 end
 
--- ring(S, back): one more bell, an rq job of its own id k-n. Its fields were made once, at submit, by rq's own
--- Job.to_dict(); they are kept as netstrings ("3:abc") in the state.
+-- turn(S): the job id on the list before which a bell of this run goes; nil for the back. It goes behind the run's own
+-- bells and leaves each other run one bell before it, so that runs take turns however much each has waiting.
+local LOOK_BACK = 2048
+local function run_of(jid)
+  local run = redis.pcall('HGET', 'col:state:' .. string.sub(jid, 1, 32), 'run')
+  return type(run) == 'string' and run or ''
+end
+
+local function turn(S)
+  local last = redis.call('LINDEX', S.list, -1)
+  if not last or run_of(last) == S.run or redis.call('LLEN', S.list) > LOOK_BACK then return nil end
+  local jids, runs, own = redis.call('LRANGE', S.list, 0, -1), {}, 0
+  for i = #jids, 1, -1 do
+    runs[i] = run_of(jids[i])
+    if runs[i] == S.run then
+      own = i
+      break
+    end
+  end
+  local seen = {}
+  for i = own + 1, #jids do
+    if seen[runs[i]] then return jids[i] end
+    if runs[i] ~= '' then seen[runs[i]] = true end
+  end
+  return nil
+end
+
+-- ring(S, back): one more bell, an rq job of its own id k-n, at the front or, `back`, in its run's turn. Its fields
+-- were made once, at submit, by rq's own Job.to_dict(); they are kept as netstrings ("3:abc") in the state.
 local function ring(S, back)
   S.rings = S.rings + 1
   local jid = S.k .. '-' .. int(S.rings)
@@ -161,7 +188,12 @@ local function ring(S, back)
   redis.call('HSET', 'rq:job:' .. jid, 'description', S.run .. '/' .. S.id .. ' #' .. int(S.rings))
   redis.call('PEXPIRE', 'rq:job:' .. jid, int(T.bell_ms))
   redis.call('SADD', 'rq:queues', S.list)
-  redis.call(back and 'RPUSH' or 'LPUSH', S.list, jid)
+  local before = back and turn(S)
+  if before then
+    redis.call('LINSERT', S.list, 'BEFORE', before, jid)
+  else
+    redis.call(back and 'RPUSH' or 'LPUSH', S.list, jid)
+  end
   redis.call('HSET', S.p.state, 'rings', int(S.rings), 'unlisted', '0', 'unlisted_at', '0', 'ring_at', '0')
   check_at(S, S.t + T.recheck_ms)
 end
@@ -223,6 +255,7 @@ local function loss(S)
         if blame[n + 1] == T.max_blame then
           redis.call('XADD', 'col:quarantine', 'MAXLEN', '~', '1000', '*', 'k', S.k, 'index', i, 'run', S.run,
             'id', S.id, 'queue', S.queue, 'node', S.node, 'worker', S.worker)
+          redis.call('PEXPIRE', 'col:quarantine', int(T.quarantine_ms))
         end
       end
       if blame[n + 1] < T.max_blame then runnable = runnable + 1 end

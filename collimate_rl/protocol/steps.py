@@ -1,0 +1,176 @@
+"""The parts that transitions share, as `scripts/prelude.lua` and `scripts/answer.lua` are shared by the scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from collimate_rl.protocol.model import Answer, Batch, Bell, Flag, Store, drop, look, pairs, put
+from collimate_rl.protocol.states import BatchStatus
+from collimate_rl.protocol.timing import Timing
+
+STATUS_OF = {"expired": "expired", "cancelled": "cancelled", "quarantined": "quarantined"}
+LOOK_BACK = 2048
+"""A list longer than this is not searched for a bell's turn: the bell goes to the back."""
+EXPIRED = "the deadline passed before a verdict"
+
+
+def change(store: Store, **fields: Any) -> Store:
+    """The store with these fields of its batch's state changed."""
+    return replace(store, batch=replace(store.known, **fields))
+
+
+def owns(store: Store, owner: str, fence: int) -> bool:
+    batch = store.batch
+    return batch is not None and (batch.status, batch.owner, batch.fence) == (BatchStatus.RUNNING, owner, fence)
+
+
+def live(store: Store) -> bool:
+    return store.known.status is BatchStatus.RUNNING and store.known.lease_until > store.now
+
+
+def settled(store: Store, timing: Timing) -> bool:
+    """Beats have come for `settle_ms` without a gap, so that whoever lives has had time to renew."""
+    if store.clock is None:
+        return False
+    last, since = store.clock
+    return store.now - last <= timing.gap_ms and store.now - since >= timing.settle_ms
+
+
+def check_at(store: Store, at: int) -> Store:
+    return replace(store, pending=put(store.pending, store.known.k, at))
+
+
+def turn(bells: tuple[Bell, ...], run: str) -> int:
+    """Where a bell of `run` goes: behind the run's own, leaving each other run one bell before it."""
+    if len(bells) > LOOK_BACK:
+        return len(bells)
+    own = max((at + 1 for at, bell in enumerate(bells) if bell.run == run), default=0)
+    seen: set[str] = set()
+    for at in range(own, len(bells)):
+        if bells[at].run in seen:
+            return next(first for first, bell in enumerate(bells) if bell.job == bells[at].job)
+        if bells[at].run:
+            seen.add(bells[at].run)
+    return len(bells)
+
+
+def known_as(bells: tuple[Bell, ...], k: str, run: str) -> tuple[Bell, ...]:
+    """The bells of batch `k` are `run`'s from now on."""
+    return tuple(replace(bell, run=run) if bell.job.startswith(f"{k}-") else bell for bell in bells)
+
+
+def ring(store: Store, timing: Timing, *, back: bool) -> Store:
+    """One more bell, of its own job id: at the front, or in the run's turn."""
+    batch = store.known
+    rings = batch.rings + 1
+    at = turn(store.bells, batch.run) if back else 0
+    bells = (*store.bells[:at], Bell(job=f"{batch.k}-{rings}", run=batch.run), *store.bells[at:])
+    store = change(replace(store, bells=bells), rings=rings, unlisted=0, unlisted_at=0, ring_at=0)
+    return check_at(store, store.now + timing.recheck_ms)
+
+
+def ring_after(store: Store, ms: int, *, back: bool) -> Store:
+    """No bell yet: `mend` rings when the time has come."""
+    at = store.now + ms
+    return check_at(change(store, ring_at=at, ring_back=back), at)
+
+
+def disown(store: Store) -> Store:
+    """Nobody's again. Marked starts were the last owner's."""
+    batch = store.known
+    place = (batch.node, batch.worker)
+    owned = drop(store.owned, place) if batch.node and look(store.owned, place) == batch.k else store.owned
+    return change(replace(store, owned=owned, flight=()), status=BatchStatus.OPEN, owner="", lease_until=0)
+
+
+def loss(store: Store, timing: Timing) -> tuple[Store, bool]:
+    """Its owner is gone; the second value is True when no candidate is left that may still run.
+
+    It counts only when the worker's alive key is gone too. The first loss blames every unjudged candidate and makes the
+    batch cautious; later ones blame what was marked as started, or every unjudged one if nothing was.
+    """
+    batch = store.known
+    if len(store.verdicts) == batch.n:
+        return store, True
+    if batch.worker and batch.worker in store.alive:
+        return store, False
+    unjudged = [i for i in range(batch.n) if look(store.verdicts, i) is None]
+    marked = {i for i, _ in store.flight if i in unjudged} if batch.cautious else set()
+    blame = list(batch.blame)
+    poisoned = []
+    for i in unjudged:
+        if i in marked or not marked:
+            blame[i] += 1
+            if blame[i] == timing.max_blame:
+                poisoned.append((batch.k, i))
+    store = replace(store, quarantine=(*store.quarantine, *poisoned))
+    store = change(store, losses=batch.losses + 1, blame=tuple(blame), cautious=True)
+    return store, all(blame[i] >= timing.max_blame for i in unjudged)
+
+
+def quarantined(batch: Batch, timing: Timing) -> frozenset[int]:
+    """Candidates that must not run any more."""
+    if not batch.cautious:
+        return frozenset()
+    return frozenset(i for i, count in enumerate(batch.blame) if count >= timing.max_blame)
+
+
+def answer(
+    store: Store, timing: Timing, *, fill: str = "", detail: str = "", infra: Mapping[int, bytes] | None = None
+) -> Store:
+    """The batch becomes done: verdicts stand, `infra` and `fill` answer the rest, every asker is told."""
+    batch = store.known
+    given, poison = infra or {}, quarantined(batch, timing)
+    results: list[bytes | Flag] = []
+    poisoned = filled = flagged = 0
+    for i in range(batch.n):
+        verdict = look(store.verdicts, i)
+        if verdict is not None:
+            results.append(verdict)
+            continue
+        flagged += 1
+        if i in poison:
+            poisoned += 1
+            told = f"it cost its workers their lives {batch.blame[i]} times"
+            results.append(Flag(index=i, code="quarantined", detail=told, node=batch.node, attempt=batch.fence))
+        elif i in given:
+            results.append(given[i])
+        else:
+            filled += 1
+            code = fill or "internal"
+            results.append(Flag(index=i, code=code, detail=detail, node=batch.node, attempt=batch.fence))
+    status = "partial"
+    if fill and filled:
+        status = STATUS_OF.get(fill, "failed")
+    elif not flagged:
+        status = "graded"
+    elif poisoned == flagged:
+        status = "quarantined"
+    done = Answer(
+        status=status,
+        results=tuple(results),
+        claimed_at=batch.claimed_at,
+        finished_at=store.now,
+        attempts=batch.fence,
+        worker=batch.worker,
+    )
+    streams = {**dict(store.streams), **{who: (*(look(store.streams, who) or ()), status) for who in store.askers}}
+    store = replace(
+        disown(store),
+        done=done,
+        pending=drop(store.pending, batch.k),
+        inflight=drop(store.inflight, batch.k),
+        streams=pairs(streams),
+    )
+    return change(store, status=BatchStatus.DONE, fence=batch.fence + 1, answered=status, finished_at=store.now)
+
+
+def due_answer(store: Store, timing: Timing) -> Store | None:
+    """The store after the answer of a batch that is cancelled or past its deadline; None when it is neither."""
+    if store.known.cancel:
+        return answer(store, timing, fill="cancelled")
+    if store.now > store.known.deadline_at:
+        return answer(store, timing, fill="expired", detail=EXPIRED)
+    return None
