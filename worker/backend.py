@@ -28,6 +28,8 @@ class BackendState:
     templates: tuple[str, ...] | None = None
     isolation: str | None = None
     version: str = ""
+    capabilities: frozenset[str] = frozenset()
+    """What this daemon can beyond the API, as its health lists it."""
 
     @property
     def unisolated(self) -> bool:
@@ -89,4 +91,15 @@ def _state(health: Mapping[str, Any]) -> BackendState:
         templates=tuple(listed) if known and listed is not None else None,
         isolation=isolation if isinstance(isolation, str) else None,
         version=str(health.get("version", "")),
+        capabilities=_names(health.get("capabilities")),
     )
+
+
+def _names(listed: object) -> frozenset[str]:
+    return frozenset(name for name in listed if isinstance(name, str)) if isinstance(listed, list) else frozenset()
+
+
+def endpoint_of(client: SessionClient) -> str:
+    """Where a client's daemon is: `unix:PATH` or a URL."""
+    socket = getattr(client, "unix_socket", None)
+    return f"unix:{socket}" if socket else str(getattr(client, "base_url", ""))

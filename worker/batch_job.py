@@ -18,12 +18,15 @@ from collimate_rl.protocol.bounds import clip_text
 from collimate_rl.queue import codec
 from collimate_rl.queue.replies import Claimed, Grant, Mode, Published, Released
 from worker import logs
+from worker.batch_sessions import BatchSessions
 from worker.bench import Bench, Host
-from worker.group_work import Fenced, GroupWork
-from worker.keeper import Keeper, Reason
+from worker.group_work import GroupWork
+from worker.keeper import Fenced, Keeper, Reason
 from worker.persist import persist
 
 OK, DONE, BUSY, FENCED, GONE = "OK", "DONE", "BUSY", "FENCED", "GONE"
+SETTLE_S = 2.0
+"""How long a release waits for sessions that were just being made: their notes are refused, and they are deleted."""
 
 
 def run_batch(bench: Bench, host: Host, k: str) -> str:
@@ -56,6 +59,7 @@ class _Execution:
         self._started = time.monotonic()
         self._closing = threading.Lock()
         self._closed: str | None = None
+        self._sessions: BatchSessions | None = None
 
     def run(self) -> str:
         grant, k = self._grant, self._hold.k
@@ -106,7 +110,8 @@ class _Execution:
         except BadMessage as error:
             return self._misconfigured("bad_request", error.message)
         keeper.exec_limit_s = float(batch.timeout_seconds)
-        work = GroupWork(self._bench, self._grant, batch, keeper)
+        work = GroupWork(self._bench, self._grant, batch, keeper, on_draining=self._host.backend_failed)
+        self._sessions = work.sessions
         try:
             work.grade()
         except ValueError as error:
@@ -154,18 +159,25 @@ class _Execution:
         if reason is Reason.FENCED:
             return self._fenced()
         if reason is Reason.SHUTDOWN:
-            return self._release(Mode.CLEAN, "the worker is stopping")
+            return self._release(Mode.CLEAN, "the worker is stopping", drop=self._bench.drop_on_stop)
+        if reason is Reason.DRAINING:
+            return self._release(Mode.CLEAN, "the sandbox daemon is draining", drop=True)
         logs.emit(logs.BATCH_STOPPED, k=self._hold.k, reason=reason.value)
         detail = "the deadline passed before a verdict" if reason is Reason.EXPIRED else ""
         return self._close(lambda: self._fill(reason.value, detail))
 
-    def _release(self, mode: Mode, detail: str) -> str:
-        return self._close(lambda: self._give_back(mode, detail))
+    def _release(self, mode: Mode, detail: str, *, drop: bool = False) -> str:
+        return self._close(lambda: self._give_back(mode, detail, drop))
 
-    def _give_back(self, mode: Mode, detail: str) -> str:
-        reply = persist(lambda: self._queue.release(self._hold, mode, detail=clip_text(detail)))
+    def _give_back(self, mode: Mode, detail: str, drop: bool) -> str:
+        sessions = self._sessions
+        drop = drop and sessions is not None
+        reply = persist(lambda: self._queue.release(self._hold, mode, drop=drop, detail=clip_text(detail)))
         if reply.word is Released.FENCED:
             return self._fenced()
+        if drop and sessions is not None:
+            sessions.dropped(reply.dropped)
+            sessions.settle(SETTLE_S)
         event = logs.BATCH_RELEASED if reply.word is Released.RELEASED else logs.BATCH_PUBLISHED
         logs.emit(event, k=self._hold.k, reason=mode.value, detail=detail)
         return OK

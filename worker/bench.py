@@ -10,6 +10,8 @@ from collimate_rl.errors import CollimateError
 from collimate_rl.grading.execute import Executor
 from collimate_rl.protocol import GradeBatch
 from collimate_rl.queue.batches import BatchQueue
+from collimate_rl.queue.replies import Hold
+from worker.batch_sessions import Daemon
 from worker.executor import RetryPolicy
 from worker.slots import Slots
 
@@ -21,8 +23,10 @@ class Bench:
     queue: BatchQueue
     worker: str
     node: str
-    executor_for: Callable[[GradeBatch], Executor]
-    """How a batch's execs reach a sandbox; slots, retries and the deadline are put around it."""
+    executor_for: Callable[[GradeBatch, Hold], Executor]
+    """How a batch's execs reach a sandbox of their own; slots, retries and the deadline are put around it."""
+    daemon: Daemon | None = None
+    """Where batches that ask for it have their sessions; None: every exec has a sandbox of its own."""
     slots: Slots
     retry: RetryPolicy
     hops: int
@@ -30,6 +34,8 @@ class Bench:
     concurrency: int
     grace_s: float
     """How long after the worker was asked to stop a batch may still take to finish."""
+    drop_on_stop: bool = True
+    """Whether a stopping worker deletes the sessions of what it releases; else they wait for whoever attaches."""
 
 
 class Host(Protocol):

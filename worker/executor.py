@@ -47,7 +47,8 @@ class NodeExecutor:
 
     `until` is on `clock`; at it, or when `stop` is set, nothing further starts and `run` raises a `CollimateError`
     with the code `expired` or `stopped`. `on_retry(index, error, pause_s)` hears of each new try; `on_start(index)` of
-    each candidate's exec before it is sent, and stops it by raising.
+    each candidate's exec before it is sent, and stops it by raising; `on_draining(error)` of a daemon that is going
+    away, from which everything has to be taken elsewhere.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class NodeExecutor:
         stop: threading.Event,
         on_retry: Callable[[int | None, CollimateError, float], None],
         on_start: Callable[[int], None] | None = None,
+        on_draining: Callable[[CollimateDrainingError], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
         uniform: Callable[[float, float], float] = random.uniform,
     ) -> None:
@@ -70,6 +72,7 @@ class NodeExecutor:
         self._stop = stop
         self._on_retry = on_retry
         self._on_start = on_start
+        self._on_draining = on_draining
         self._clock = clock
         self._uniform = uniform
         self._guard = threading.Lock()
@@ -94,6 +97,8 @@ class NodeExecutor:
                 code = "stopped" if self._stop.is_set() else "expired"
                 raise CollimateError(str(timeout), None, code) from timeout
             except CollimateError as error:
+                if isinstance(error, CollimateDrainingError) and self._on_draining is not None:
+                    self._on_draining(error)
                 if not self._policy.allows(error, attempt):
                     raise
                 pause = self._policy.pause(attempt, self._uniform)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any, cast
 
@@ -20,15 +20,14 @@ from collimate_rl.queue.batches import BatchQueue
 from collimate_rl.queue.replies import Grant, Hold, Written
 from collimate_rl.specs import RewardSpec, spec_from_wire
 from worker import logs
+from worker.batch_sessions import BatchSessions
 from worker.bench import Bench
 from worker.executor import NodeExecutor
-from worker.keeper import Keeper, Reason
+from worker.keeper import Fenced, Keeper, Reason
+from worker.ledger import runs_in_sessions
 from worker.persist import persist
+from worker.session_executor import SessionExecutor
 from worker.verdicts import Desk
-
-
-class Fenced(Exception):
-    """Somebody else owns the batch: nothing more may be written."""
 
 
 class QueueCaseStore:
@@ -57,9 +56,20 @@ def with_case_timeout(spec: RewardSpec, seconds: float | None) -> RewardSpec:
 
 
 class GroupWork:
-    """Grades what has no verdict. `judged` and `failed` tell what came of it."""
+    """Grades what has no verdict. `judged` and `failed` tell what came of it; `sessions` are the batch's, if any.
 
-    def __init__(self, bench: Bench, grant: Grant, batch: GradeBatch, keeper: Keeper) -> None:
+    `on_draining` hears of a daemon that is going away before the work stops.
+    """
+
+    def __init__(
+        self,
+        bench: Bench,
+        grant: Grant,
+        batch: GradeBatch,
+        keeper: Keeper,
+        *,
+        on_draining: Callable[[CollimateError], None] = lambda _error: None,
+    ) -> None:
         self._queue = bench.queue
         # More threads than the node has slots would only wait for one.
         self._concurrency = min(bench.concurrency, bench.slots.count)
@@ -78,14 +88,30 @@ class GroupWork:
         """Candidates with a verdict, from now or before."""
         self.failed: dict[int, CollimateError] = {}
         """Candidates that the infrastructure failed beyond this node's retries."""
+        self._on_draining = on_draining
+        inner = bench.executor_for(batch, grant.hold)
+        self.sessions: BatchSessions | None = None
+        self._in_sessions: SessionExecutor | None = None
+        if bench.daemon is not None and runs_in_sessions(batch):
+            self.sessions = BatchSessions(
+                bench.daemon,
+                bench.queue,
+                grant.hold,
+                {index: entry for index, entry in grant.ledger.items() if index not in grant.verdicts},
+                template=batch.template,
+                egress=batch.egress,
+                on_fenced=lambda: keeper.halt(Reason.FENCED),
+            )
+            self._in_sessions = SessionExecutor(self.sessions, inner, stop=keeper.stop)
         self._execute = NodeExecutor(
-            bench.executor_for(batch),
+            self._in_sessions or inner,
             bench.slots,
             bench.retry,
             until=keeper.deadline,
             stop=keeper.stop,
             on_retry=self._retried,
             on_start=self._starts if grant.cautious else None,
+            on_draining=self._drains,
         )
 
     @property
@@ -125,6 +151,8 @@ class GroupWork:
             on_grade=self._graded,
             stop=self._keeper.stop,
             case_store=QueueCaseStore(self._queue, self._grant.hold),
+            # The same names for whoever takes the batch over: then their execs are the same execs.
+            exec_prefix=self._grant.hold.k if self.sessions is not None else None,
         )
 
     def _graded(self, index: int, graded: Graded) -> None:
@@ -143,13 +171,21 @@ class GroupWork:
                 )
             return
         try:
-            verdict = self.desk.verdict(index, graded, self._execute.queue_ms(index))
+            verdict = self.desk.verdict(
+                index,
+                graded,
+                self._execute.queue_ms(index),
+                recovered=self._in_sessions.recovered(index) if self._in_sessions is not None else None,
+                session_id=self.sessions.session_id(index) if self.sessions is not None else None,
+            )
             written = persist(lambda: self._queue.verdict(self._grant.hold, verdict))
         except ValueError as error:  # our own fault, not the spec's
             raise RuntimeError(f"the verdict of candidate {index} cannot be written: {error}") from error
         if written is Written.FENCED:
             self._keeper.halt(Reason.FENCED)
             raise Fenced
+        if written is Written.ACCEPTED and self.sessions is not None:
+            self.sessions.judged(index)
         with self._guard:
             self.judged.add(index)
         logs.emit(
@@ -170,6 +206,11 @@ class GroupWork:
             error=error.message,
             pause=round(pause_s, 3),
         )
+
+    def _drains(self, error: CollimateError) -> None:
+        # Whoever else takes jobs on this node has to hear of it before the batch is given back.
+        self._on_draining(error)
+        self._keeper.halt(Reason.DRAINING)
 
     def _starts(self, index: int) -> None:
         if not persist(lambda: self._queue.mark(self._grant.hold, index)):

@@ -1,4 +1,8 @@
-"""Whether this process may take a job. Asked at the safe point only, so a closed intake leaves no bell behind."""
+"""Whether this process may take a job. Asked at the safe point only, so a closed intake leaves no bell behind.
+
+Two things close it: that this process has not seen the daemon take work yet, and the node's pause, which one process
+begins (its batch met a daemon that drains or is away) and whichever process finds the daemon well again ends, for all.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from collections.abc import Callable
 from collimate_rl.errors import CollimateDrainingError, CollimateError, UnreachableError
 from worker import logs
 from worker.backend import BackendState
+from worker.pause import NodePause
 
 LOOK_EVERY_S = (4.0, 6.0)
 """Between two looks at a daemon that doesn't take work: jittered, so that a fleet doesn't look all at once."""
@@ -19,7 +24,7 @@ infrastructure errors are counted and answered, where waiting would only run int
 
 
 class Intake:
-    """Closed until the daemon has been seen to take work; closed again by a batch that the daemon failed.
+    """Closed until the daemon has been seen to take work, and while the node is paused.
 
     `ready` looks at the daemon. `refused` says why this worker must not work at all; it never opens then.
     """
@@ -27,56 +32,71 @@ class Intake:
     def __init__(
         self,
         ready: Callable[[], BackendState],
+        pause: NodePause,
         *,
         allow_unisolated: bool,
         clock: Callable[[], float] = time.monotonic,
         uniform: Callable[[float, float], float] = random.uniform,
     ) -> None:
         self._ready = ready
+        self._pause = pause
         self._allow_unisolated = allow_unisolated
         self._clock = clock
         self._uniform = uniform
-        self._open = False
+        self._seen_up = False
         self._next_look = 0.0
-        self._try_anyway_at: float | None = None
         self._reported = False
         self.refused: str | None = None
 
     def failed(self, error: CollimateError) -> None:
-        """A batch met this error beyond its retries: close, when it says that the daemon as a whole is away."""
+        """A batch met this error beyond its retries: pause the node, when that says that the whole daemon is away."""
         draining = isinstance(error, CollimateDrainingError)
-        if not self._open or not (draining or isinstance(error, UnreachableError)):
+        if not draining and not isinstance(error, UnreachableError):
             return
-        self._open, self._reported = False, True
-        self._next_look = self._clock()
-        self._try_anyway_at = None if draining else self._clock() + TRY_ANYWAY_S
-        logs.emit(logs.BACKEND_DOWN, logging.WARNING, reason=error.message)
+        if self._pause.begin(error.message, draining=draining, anyway_in_s=None if draining else TRY_ANYWAY_S):
+            logs.emit(logs.BACKEND_DOWN, logging.WARNING, reason=error.message)
 
     def may_take(self) -> bool:
         """Whether a job may be taken now. Looks at the daemon where a look is due; that takes seconds at most."""
-        if self._open or self.refused is not None:
-            return self._open
-        now = self._clock()
-        self._open = now >= self._next_look and self._look(now)
-        if not self._open and self._try_anyway_at is not None and now >= self._try_anyway_at:
-            self._open, self._try_anyway_at = True, None
-        return self._open
+        if self.refused is not None:
+            return False
+        if not self._seen_up:
+            self._seen_up = self._first_look()
+        return self._seen_up and not self._paused()
 
-    def _look(self, now: float) -> bool:
+    def _first_look(self) -> bool:
+        now = self._clock()
+        if now < self._next_look:
+            return False
+        self._next_look = now + self._uniform(*LOOK_EVERY_S)
+        state = self._look()
+        if state.up and self._reported:
+            logs.emit(logs.BACKEND_UP)
+        elif not state.up and not self._reported and self.refused is None:
+            logs.emit(logs.BACKEND_DOWN, logging.WARNING, reason=state.reason)
+        self._reported = not state.up
+        return state.up
+
+    def _paused(self) -> bool:
+        pause = self._pause.current()
+        if pause is None:
+            return False
+        if self._pause.is_over(pause):
+            self._pause.end(pause)
+            return False
+        mine = self._pause.take_turn(self._uniform(*LOOK_EVERY_S))
+        if mine is None or not self._look().up:
+            return True
+        if self._pause.end(mine):
+            logs.emit(logs.BACKEND_UP)
+        return self._pause.current() is not None
+
+    def _look(self) -> BackendState:
         state = self._ready()
         if state.unisolated and not self._allow_unisolated:
             self.refused = UNISOLATED
-            return False
-        if state.up:
-            if self._reported:
-                logs.emit(logs.BACKEND_UP)
-            self._reported = False
-            return True
-        if not self._reported:
-            logs.emit(logs.BACKEND_DOWN, logging.WARNING, reason=state.reason)
-            self._reported = True
-        self._next_look = now + self._uniform(*LOOK_EVERY_S)
-        return False
+            return BackendState(up=False, reason=UNISOLATED)
+        return state
 
 
 UNISOLATED = (

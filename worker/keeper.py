@@ -35,6 +35,11 @@ class Reason(Enum):
     CANCELLED = "cancelled"
     EXPIRED = "expired"
     SHUTDOWN = "shutdown"
+    DRAINING = "draining"
+
+
+class Fenced(Exception):
+    """Somebody else owns the batch: nothing more may be written, and nothing deleted."""
 
 
 class Keeper:

@@ -23,13 +23,17 @@ from collimate_rl.grading.execute import Executor, OneShotExecutor
 from collimate_rl.protocol import GradeBatch
 from collimate_rl.queue.batches import BatchQueue
 from collimate_rl.queue.clients import connect_commands, connect_rq
+from collimate_rl.queue.replies import Hold
 from collimate_rl.queue.rq_edge import BellWorker, Gate
 from worker import logs
-from worker.backend import Backend, client_for
+from worker.backend import LOOK_TIMEOUT_S, Backend, BackendState, client_for, endpoint_of
 from worker.batch_job import run_batch
+from worker.batch_sessions import Daemon
 from worker.bench import Bench
 from worker.executor import RetryPolicy
 from worker.intake import Intake
+from worker.ledger import SessionLabel
+from worker.pause import NodePause, pause_file
 from worker.plain import PlainLife, plain_name
 from worker.settings import WorkerSettings, load, parse_timing
 from worker.slots import Slots, slots_directory
@@ -68,7 +72,13 @@ class NodeWorker(BellWorker):
         self.settings = replace(settings or load({}).settings, queue=queue)
         commands = connect_commands(self.settings.redis_url)
         self.batches = BatchQueue(commands, queue, timing=parse_timing(self.settings.timing))
-        self._intake = Intake(Backend(self.settings.backend).ready, allow_unisolated=self.settings.allow_unisolated)
+        self._backend = Backend(self.settings.backend)
+        self._seen = BackendState(up=False)
+        self._intake = Intake(
+            self._look,
+            NodePause(pause_file(self.settings.state_dir, self.settings.node)),
+            allow_unisolated=self.settings.allow_unisolated,
+        )
         self._sandboxes = client_for(self.settings.backend)
         self._stopping_since: float | None = None
         self._rq_beat_at = time.monotonic()
@@ -88,11 +98,19 @@ class NodeWorker(BellWorker):
             worker=self.name,
             node=self.settings.node,
             executor_for=self._executor_for,
+            daemon=Daemon(
+                client=self._sandboxes,
+                tidy=client_for(self.settings.backend, timeout=LOOK_TIMEOUT_S, retries=1),
+                node=self.settings.node,
+                endpoint=endpoint_of(self._sandboxes),
+                labels=self._takes_labels,
+            ),
             slots=self._slots,
             retry=RetryPolicy(retries=self.settings.retries, backoff_s=self.settings.retry_backoff),
             hops=self.settings.hops,
             concurrency=self.settings.batch_concurrency,
             grace_s=self.settings.grace - stop_margin(self.settings.grace),
+            drop_on_stop=self.settings.on_stop == "delete",
         )
         self._plain = None if supervised else PlainLife(self.settings, self.batches, self.connection, self.name)
 
@@ -162,8 +180,16 @@ class NodeWorker(BellWorker):
         logs.emit(logs.WORKER_STOPPED, stopped_by="signal")
         os._exit(0)
 
-    def _executor_for(self, batch: GradeBatch) -> Executor:
-        return OneShotExecutor(self._sandboxes, batch.template, egress=batch.egress)
+    def _look(self) -> BackendState:
+        self._seen = self._backend.ready()
+        return self._seen
+
+    def _takes_labels(self) -> bool:
+        return "label" in self._seen.capabilities
+
+    def _executor_for(self, batch: GradeBatch, hold: Hold) -> Executor:
+        label = str(SessionLabel(k=hold.k, index=None, fence=hold.fence)) if self._takes_labels() else None
+        return OneShotExecutor(self._sandboxes, batch.template, egress=batch.egress, label=label)
 
 
 def _only_queue(queues: str | Queue | Sequence[str | Queue]) -> str:

@@ -77,6 +77,12 @@ class WorkerSettings:
         default=30.0,
         metavar="SECONDS",
     )
+    on_stop: str = _setting(
+        "what becomes of the sessions of batches that a stop releases: delete, or leave for whoever attaches",
+        default="delete",
+        metavar="WHAT",
+        choices=("delete", "leave"),
+    )
     allow_unisolated: bool = _setting("grade on a backend that reports no isolation", default=False)
     batch_concurrency: int = _setting("candidates of one batch in flight side by side", default=24, metavar="N")
     retries: int = _setting("tries again on this node after an infrastructure error", default=3, metavar="N")
@@ -88,6 +94,11 @@ class WorkerSettings:
         default=2,
         metavar="N",
     )
+    reap_unclaimed: bool = _setting(
+        "let the session janitor also delete idle sessions that are not ours: the daemon is the worker's alone",
+        default=False,
+    )
+    min_idle: float = _setting("how long such a session must have been idle", default=900.0, metavar="SECONDS")
     state_dir: str = _setting("where the slots' lock files live", factory=default_state_dir, metavar="DIR")
     timing: str = _setting(
         "other lengths of leases and pauses, the same on the whole queue: lease_ms=…,renew_every_ms=…",
@@ -117,7 +128,7 @@ class WorkerSettings:
         ):
             if not low <= getattr(self, name) <= high:
                 raise ValueError(f"{name} must be between {low} and {high}, not {getattr(self, name)}")
-        for name, top in (("grace", 86_400.0), ("retry_backoff", 60.0)):
+        for name, top in (("grace", 86_400.0), ("retry_backoff", 60.0), ("min_idle", 86_400.0)):
             if not 0.0 <= getattr(self, name) <= top:  # also refuses nan
                 raise ValueError(f"{name} must be between 0 and {top:g} seconds, not {getattr(self, name)}")
         if not re.match(r"(redis|rediss|unix)://.|unix:.|/", self.redis_url):

@@ -25,8 +25,19 @@ class Desk:
     """From submit to the first claim; a candidate's wait for its slot is added."""
     recovered: str
 
-    def verdict(self, index: int, result: GradeResult, slot_wait_ms: float) -> Verdict:
-        """The verdict for a graded candidate. `ValueError` when `result` carries no reward."""
+    def verdict(
+        self,
+        index: int,
+        result: GradeResult,
+        slot_wait_ms: float,
+        *,
+        recovered: str | None = None,
+        session_id: str | None = None,
+    ) -> Verdict:
+        """The verdict for a graded candidate. `ValueError` when `result` carries no reward.
+
+        `recovered` and `session_id` are of the session that it ran in, where it ran in one.
+        """
         tail, cut = clip_tail(result.output_tail)
         return Verdict(
             index=index,
@@ -41,14 +52,14 @@ class Desk:
             truncated=result.truncated or cut,
             seed=result.seed or "",
             seed_ack=result.seed_ack or "",
-            session_id=result.session_id,
+            session_id=session_id or result.session_id,
             node=self.node,
             attempt=self.fence,
             fork_time_ms=result.fork_time_ms,
             exec_time_ms=result.exec_time_ms,
             judge_time_ms=result.judge_time_ms,
             queue_ms=self.queue_ms + slot_wait_ms,
-            recovered=self.recovered,
+            recovered=recovered or self.recovered,
             grader_version=result.grader_version,
             flags=result.flags[:MAX_FLAGS],
         )

@@ -115,9 +115,10 @@ class Gate(Enum):
 
 
 class BellQueue(Queue):
-    """Asks its worker's gate before every pop: the one point where a stop leaves no bell behind.
+    """Asks its worker's gate around every pop: the one point where a stop leaves no bell behind.
 
-    Between BLMOVE, the execution entry and the start, a stop would leave the bell on the intermediate list.
+    Between BLMOVE, the execution entry and the start, a stop would leave the bell on the intermediate list. A bell that
+    was popped while the gate closed goes back to where it was, untouched.
     """
 
     job_class = BellJob
@@ -126,12 +127,18 @@ class BellQueue(Queue):
     @classmethod
     def lmove(cls, connection: Redis, queue_key: str, timeout: int | None) -> Any:
         gate = cls.gate()
+        popped = super().lmove(connection, queue_key, timeout) if gate is Gate.GO else None
+        if popped is not None and (gate := cls.gate()) is not Gate.GO:
+            with connection.pipeline() as pipe:
+                pipe.lrem(f"{queue_key}:intermediate", 1, popped[1])
+                pipe.lpush(queue_key, popped[1])
+                pipe.execute()
         if gate is Gate.STOP:
             raise StopRequested
         if gate is Gate.WAIT:
             time.sleep(PAUSE_S)
             raise DequeueTimeout(timeout, queue_key)
-        return super().lmove(connection, queue_key, timeout)
+        return popped
 
     @classmethod
     def lpop(cls, queue_keys: Any, timeout: int | None, connection: Redis | None = None) -> Any:

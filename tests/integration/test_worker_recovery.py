@@ -28,7 +28,7 @@ def owner_pid(started: Node, k: str) -> int:
 
 def test_a_killed_worker_process_loses_nothing(node: StartNode, audit: Audit) -> None:
     started = node(processes=2, slots=8)
-    k = audit.submit([RIGHT, WRONG, slow(2), slow(2)])
+    k = audit.submit([RIGHT, WRONG, slow(2), slow(2)], recovery="rerun")
     started.wait_for("candidate_graded", count=2, k=k)
     os.kill(owner_pid(started, k), signal.SIGKILL)
     result = audit.result(k)
@@ -143,7 +143,7 @@ def test_a_paused_owner_is_fenced_and_publishes_nothing(node: StartNode, audit: 
 
 def test_a_candidate_that_costs_three_workers_their_lives_is_quarantined(node: StartNode, audit: Audit) -> None:
     started = node(slots=8)
-    k = audit.submit([RIGHT, slow(6), RIGHT])
+    k = audit.submit([RIGHT, slow(6), RIGHT], recovery="rerun")
     for turn in range(3):
         claims = started.wait_for("batch_claimed", count=turn + 1, k=k)
         started.wait_for("candidate_graded", count=2, k=k)

@@ -23,6 +23,7 @@ from worker.batch_job import run_batch
 from worker.bench import Bench
 from worker.executor import RetryPolicy
 from worker.group_work import QueueCaseStore
+from worker.keeper import Fenced
 from worker.slots import Slots
 
 GOOD = GradeResult(reward=1.0, outcome="passed", seed="ab" * 32, seed_ack="off", cases_total=1, cases_passed=1)
@@ -60,7 +61,7 @@ class World:
             queue=self.queue,
             worker="n1-0-aa",
             node="n1",
-            executor_for=lambda _batch: _NoExecutor(),
+            executor_for=lambda _batch, _hold: _NoExecutor(),
             slots=slots,
             retry=RetryPolicy(),
             hops=2,
@@ -301,7 +302,7 @@ def test_cases_are_kept_once_for_whoever_takes_over(world: World) -> None:
     settle(world.queue)
     take(world.queue, k, owner="other")
     assert store.get() == b"one"
-    with pytest.raises(worker.group_work.Fenced):
+    with pytest.raises(Fenced):
         store.put(b"three")
 
 

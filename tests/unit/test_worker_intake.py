@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from collimate_rl.errors import AmbiguousError, CollimateDrainingError, CollimateError, UnreachableError
 from worker.backend import NOT_A_TEMPLATE, Backend, BackendState
 from worker.intake import TRY_ANYWAY_S, Intake
+from worker.pause import NodePause, pause_file
 
 DOWN = BackendState(up=False, reason="refused")
 UP = BackendState(up=True, isolation="namespaces")
@@ -34,13 +36,14 @@ class Clock:
         return self.now
 
 
-def intake(daemon: Daemon, clock: Clock, *, allow_unisolated: bool = False) -> Intake:
-    return Intake(daemon, allow_unisolated=allow_unisolated, clock=clock, uniform=lambda _low, high: high)
+def intake(daemon: Daemon, clock: Clock, folder: Path, *, allow_unisolated: bool = False) -> Intake:
+    pause = NodePause(pause_file(str(folder), "n1"), clock=clock)
+    return Intake(daemon, pause, allow_unisolated=allow_unisolated, clock=clock, uniform=lambda _low, high: high)
 
 
-def test_closed_until_a_look_finds_the_daemon_up() -> None:
+def test_closed_until_a_look_finds_the_daemon_up(tmp_path: Path) -> None:
     clock, daemon = Clock(), Daemon(DOWN, DOWN, UP)
-    gate = intake(daemon, clock)
+    gate = intake(daemon, clock, tmp_path)
     assert not gate.may_take()
     assert not gate.may_take()
     assert daemon.looks == 1
@@ -52,9 +55,9 @@ def test_closed_until_a_look_finds_the_daemon_up() -> None:
     assert daemon.looks == 3
 
 
-def test_an_unreachable_daemon_closes_it_for_a_while_only() -> None:
+def test_an_unreachable_daemon_closes_it_for_a_while_only(tmp_path: Path) -> None:
     clock, daemon = Clock(), Daemon(UP, DOWN)
-    gate = intake(daemon, clock)
+    gate = intake(daemon, clock, tmp_path)
     assert gate.may_take()
     gate.failed(UnreachableError("refused"))
     assert not gate.may_take()
@@ -62,9 +65,9 @@ def test_an_unreachable_daemon_closes_it_for_a_while_only() -> None:
     assert gate.may_take()
 
 
-def test_a_draining_daemon_closes_it_until_a_probe_works() -> None:
+def test_a_draining_daemon_closes_it_until_a_probe_works(tmp_path: Path) -> None:
     clock, daemon = Clock(), Daemon(UP, DOWN, DOWN, UP)
-    gate = intake(daemon, clock)
+    gate = intake(daemon, clock, tmp_path)
     assert gate.may_take()
     gate.failed(CollimateDrainingError("going"))
     for _ in range(2):
@@ -74,19 +77,19 @@ def test_a_draining_daemon_closes_it_until_a_probe_works() -> None:
 
 
 @pytest.mark.parametrize("error", [AmbiguousError("reset"), CollimateError("full", 503, "at_capacity")])
-def test_other_errors_leave_it_open(error: CollimateError) -> None:
-    gate = intake(Daemon(UP), Clock())
+def test_other_errors_leave_it_open(error: CollimateError, tmp_path: Path) -> None:
+    gate = intake(Daemon(UP), Clock(), tmp_path)
     assert gate.may_take()
     gate.failed(error)
     assert gate.may_take()
 
 
-def test_an_unisolated_daemon_is_refused_unless_allowed() -> None:
+def test_an_unisolated_daemon_is_refused_unless_allowed(tmp_path: Path) -> None:
     bare = BackendState(up=True, isolation="none")
-    gate = intake(Daemon(bare), Clock())
+    gate = intake(Daemon(bare), Clock(), tmp_path)
     assert not gate.may_take()
     assert "--allow-unisolated" in str(gate.refused)
-    assert intake(Daemon(bare), Clock(), allow_unisolated=True).may_take()
+    assert intake(Daemon(bare), Clock(), tmp_path, allow_unisolated=True).may_take()
 
 
 class Client:
