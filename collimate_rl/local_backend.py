@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import resource
 import sys
 import threading
 import warnings
@@ -19,6 +20,9 @@ from collimate_rl.sandboxd.daemon import Daemon, SocketTaken
 from collimate_rl.sandboxd.service import EndpointsFn
 from collimate_rl.sandboxd.signals import StopSignals
 
+__all__ = ["DaemonConfig", "IsolationUnavailable", "Limits", "LocalCollimateBackend", "SocketTaken", "Template", "main"]
+
+_DESCRIPTORS = 16384
 EX_UNAVAILABLE = 69
 """sysexits(3): the isolation that was asked for can't be had."""
 
@@ -130,6 +134,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ValueError as exc:
         print(f"collimate sandboxd: {exc}", file=sys.stderr)
         return 2
+    _raise_descriptor_limit()
     with StopSignals() as signals:
         try:
             daemon.start()
@@ -146,6 +151,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         finally:
             daemon.close()
     return 0
+
+
+def _raise_descriptor_limit() -> None:
+    """Each session holds two descriptors and each connection one: the usual soft limit of 1,024 is too little."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _drain(daemon: Daemon, signals: StopSignals) -> None:

@@ -15,13 +15,15 @@ from typing import Any
 from collimate_rl.errors import CollimateError
 from collimate_rl.sandboxd import cgroups, seccomp
 from collimate_rl.sandboxd.backend import Box, IsolationUnavailable, Outcome
+from collimate_rl.sandboxd.boxes import NamespaceBox
 from collimate_rl.sandboxd.config import MIB, Limits, Template
-from collimate_rl.sandboxd.forks import Fork, NamespaceBox, Running
+from collimate_rl.sandboxd.forks import Fork
 from collimate_rl.sandboxd.guests import GuestPrograms
 from collimate_rl.sandboxd.inside.channel import ChannelClosed, receive_report, send_request
 from collimate_rl.sandboxd.interpreter import inspect_interpreter
 from collimate_rl.sandboxd.jail import Bwrap, BwrapMissing, JailPlan, find_bwrap, rebinds, write_etc
 from collimate_rl.sandboxd.rundir import RunFolder
+from collimate_rl.sandboxd.running import Running
 from collimate_rl.sandboxd.wire import WORKDIR, Exec
 from collimate_rl.sandboxd.zygotes import ZygoteKeeper, ZygotePlan, bringup_failed
 
@@ -155,10 +157,10 @@ class NamespaceBackend:
         fork = self._fork(template, b"once")
         fork_ms = (time.monotonic() - began) * 1000
         try:
-            running = Running(fork, request, self._frame(request), self._limits.output_bytes, own_reports=False)
+            running = Running(fork, request, self._frame(request), self._limits, own_reports=False)
             try:
                 running.send()
-                report = running.report(running.sent + request.timeout_s)
+                report = running.report()
                 fork.kill()
                 if not running.collector.until_closed(time.monotonic() + self._limits.kill_timeout_s):
                     log.error("a fork's processes hold its output after its end")
@@ -200,7 +202,7 @@ class NamespaceBackend:
         except CollimateError:
             group.remove()
             raise
-        fork = Fork(zygote, channel, first, group)
+        fork = Fork(zygote, channel, first, group, out_of_reach=kind == b"once")
         try:
             group.add(pid_of(limited))
         except OSError as exc:

@@ -77,7 +77,14 @@ class Zygote:
             self._process.wait()
             self._errors.seek(0)
             words = self._errors.read(4096).decode(errors="replace").strip()
-            raise IsolationUnavailable(str(said.get("error") or words or f"no answer within {timeout_s:.0f} s"))
+            if "error" in said:
+                raise IsolationUnavailable(f"the warm interpreter could not be set up: {said['error']}")
+            raise IsolationUnavailable(
+                f"bubblewrap could not build the jail: {words or f'no answer within {timeout_s:.0f} s'}. It needs user "
+                "namespaces (sysctls user.max_user_namespaces, kernel.unprivileged_userns_clone, "
+                "kernel.apparmor_restrict_unprivileged_userns) and, in a container, a profile that permits unshare and "
+                "mount. For tests without isolation: --isolation none"
+            )
 
     def fork(self, kind: bytes, timeout_s: float) -> tuple[socket.socket, int, int]:
         """A fork: its channel, and the pidfds of its process 1 and of the process to put under limits.

@@ -283,6 +283,49 @@ def test_without_bubblewrap_it_says_what_to_do(tmp_path: Path) -> None:
     assert "pip install" in answer.stderr
 
 
+def test_where_the_jail_can_not_be_built_it_says_why(tmp_path: Path) -> None:
+    fake = tmp_path / "bwrap"
+    fake.write_text("#!/bin/sh\necho 'bwrap: setting up uid map: Permission denied' >&2\nexit 1\n")
+    fake.chmod(0o755)
+    for folder in (tmp_path, *tmp_path.parents[:-2]):
+        folder.chmod(folder.stat().st_mode | 0o011)
+    answer = subprocess.run(
+        [sys.executable, "-m", "collimate_rl.local_backend", "--socket", f"/tmp/sbx{os.getpid()}.sock"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+    )
+    assert answer.returncode == 69
+    assert "setting up uid map: Permission denied" in answer.stderr
+    assert "user namespaces" in answer.stderr
+    assert "--isolation none" in answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
+def test_a_fork_killed_from_outside_is_no_verdict_on_the_candidate(daemon: RunningDaemon) -> None:
+    path = daemon.socket_path
+    thread, answers = in_background(path, {"command": "exec sleep 300", "timeout_seconds": 600})
+
+    def first_processes() -> list[int]:
+        """Process 1 of every pid namespace two levels down: the placeholders, those in use and those ahead."""
+        found = []
+        for pid in descendants(daemon.pid):
+            status = Path(f"/proc/{pid}/status").read_text()
+            if (
+                len(status.split("NSpid:")[1].splitlines()[0].split()) == 3
+                and status.split("NSpid:")[1].split()[2] == "1"
+            ):
+                found.append(pid)
+        return found
+
+    for pid in first_processes():
+        os.kill(pid, signal.SIGKILL)
+    thread.join(30)
+    assert (answers[0][0], answers[0][1]["error_code"]) == (410, "session_gone")
+    eventually(lambda: call(path, "POST", "/v1/exec", {"template_id": "py", "code": "1"})[0] == 200, "served again")
+
+
 def test_time_passes_for_nobody_in_line(daemon: RunningDaemon) -> None:
     """Twice as many execs as places, each of which needs nearly its whole limit."""
     path = daemon.socket_path

@@ -25,8 +25,6 @@ FORK_FLAGS = syscalls.CLONE_NEWNS | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUT
 _QUIET_SCANS = 2
 _OOM_SCORE = 400
 """Above the init's 0, so that the init outlives its execs."""
-BEGUN = (1).to_bytes(8, sys.byteorder)
-"""Added to the eventfd that comes with an exec: from here on, what dies is the exec's own doing."""
 
 
 class Layout:
@@ -51,6 +49,14 @@ class Layout:
             os.makedirs(root, exist_ok=True)
             syscalls.mount(copy.encode(), root.encode(), b"none", syscalls.MS_BIND | syscalls.MS_REC)
         syscalls.bring_loopback_up()
+
+
+def now() -> bytes:
+    """The monotonic clock in nanoseconds, as it is added to the eventfd that comes with an exec when the exec begins.
+
+    The clock is the host's own: no fork has a time namespace.
+    """
+    return time.monotonic_ns().to_bytes(8, sys.byteorder)
 
 
 def wake_on_children() -> int:
@@ -104,12 +110,12 @@ class SessionInit:
         if "kill" in request:
             self._kill(request["kill"])
             return
-        output, begun, answer = fds
+        begun, output, answer = fds
         # A uts namespace of its own marks everything that the exec starts; without capabilities nobody sheds it.
         syscalls.unshare(syscalls.CLONE_NEWUTS)
         tag = os.stat("/proc/self/ns/uts").st_ino
         problem = receive_files(self._channel, request["files"], self._execs.workdir)
-        os.write(begun, BEGUN)
+        os.write(begun, now())
         pid = os.fork()
         if pid == 0:
             signal.set_wakeup_fd(-1)

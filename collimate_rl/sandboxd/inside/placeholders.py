@@ -34,9 +34,16 @@ class PlaceholderSource:
 
     def take(self) -> int:
         """The pidfd of a process 1 in a fresh pid namespace. OSError when there is none."""
-        answer, ancillary, _, _ = self._orders.recvmsg(256, socket.CMSG_SPACE(4))
+        try:
+            answer, ancillary, _, _ = self._orders.recvmsg(256, socket.CMSG_SPACE(4))
+        except OSError:
+            answer, ancillary = b"", []
+        if not answer:
+            # Its maker is gone or stuck: the daemon replaces a zygote that ends, and no other would be of use.
+            os._exit(1)
         if not ancillary:
-            raise OSError("no process 1 for the fork: " + (answer.decode() or "its maker died"))
+            self._orders.send(b"+")
+            raise OSError("no process 1 for the fork: " + answer.decode())
         self._orders.send(b"+")
         (pidfd,) = struct.unpack("i", ancillary[0][2][:4])
         return int(pidfd)

@@ -151,9 +151,9 @@ class Zygote:
             os.setsid()
             self._layout.lay_out()
             request, fds = receive_request(channel)
-            output, begun = fds
+            begun, output = fds
             problem = receive_files(channel, request["files"], self._workdir)
-            os.write(begun, init.BEGUN)
+            os.write(begun, init.now())
         except BaseException as exc:
             _say(channel, {"error": f"{type(exc).__name__}: {exc}"})
             os._exit(1)
