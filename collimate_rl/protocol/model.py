@@ -125,6 +125,8 @@ class Store:
     payload: bytes | None = None
     verdicts: Pairs[int, bytes] = ()
     ledger: Pairs[int, bytes] = ()
+    noted: Pairs[tuple[str, str], int] = ()
+    """(node, session) to when a ledger last came to name that session."""
     flight: Pairs[int, int] = ()
     cases: bytes | None = None
     askers: frozenset[str] = frozenset()

@@ -183,13 +183,27 @@ def renew(store: Store, timing: Timing, *, owner: str, fence: int) -> Step:
     return store, ("OK", timing.lease_ms, int(batch.cancel), batch.deadline_at - store.now)
 
 
-def note(store: Store, *, owner: str, fence: int, index: int, entry: bytes) -> Step:
+def note(
+    store: Store,
+    timing: Timing,
+    *,
+    owner: str,
+    fence: int,
+    index: int,
+    entry: bytes,
+    session: str = "",
+    node: str = "",
+) -> Step:
     """Where a candidate's session lives, to be acknowledged before the first exec in it."""
     if not owns(store, owner, fence):
-        return store, ("FENCED",)
+        return store, ("FENCED", int(look(store.noted, (node, session)) is not None)) if session else ("FENCED",)
     old = look(store.ledger, index)
     replaced = old if old is not None and old != entry else b""
-    return replace(store, ledger=put(store.ledger, index, entry)), ("OK", replaced)
+    store = replace(store, ledger=put(store.ledger, index, entry))
+    if session:
+        kept = tuple(item for item in store.noted if item[0][0] != node or item[1] > store.now - timing.keep_ms)
+        store = replace(store, noted=put(kept, (node, session), store.now))
+    return store, ("OK", replaced)
 
 
 def mark(store: Store, *, owner: str, fence: int, index: int) -> Step:
