@@ -18,7 +18,7 @@ EXIT_REFUSED = 2
 COMMANDS = {
     "run": "run this node: its worker processes and the queue's janitor (the default)",
     "config": "print the settings in force and where each value came from",
-    "janitor": "run the queue's janitor alone, beside plain rq workers",
+    "janitor": "run the queue's and the sessions' janitors alone, beside plain rq workers",
 }
 
 
@@ -83,22 +83,25 @@ def print_config(loaded: Loaded) -> None:
 
 
 def run_janitor(settings: WorkerSettings, *, once: bool, dry_run: bool) -> int:
-    """The queue's janitor without workers."""
+    """The queue's janitor and the node's session janitor, without workers."""
     from collimate_rl.errors import QueueError
     from collimate_rl.queue.batches import BatchQueue
     from collimate_rl.queue.clients import connect_commands, connect_rq
     from collimate_rl.queue.server_check import check_server
-    from worker.janitor import JanitorRounds, forecast, run_alone
+    from worker.janitor import JanitorRounds, forecast, run_alone, session_forecast
     from worker.plain import bury_dead
     from worker.process import ProcessId
+    from worker.session_janitor import SessionJanitor
 
     queue = BatchQueue(connect_commands(settings.redis_url), settings.queue, timing=parse_timing(settings.timing))
     rq_client = connect_rq(settings.redis_url)
     token = str(ProcessId.own())
+    sessions = SessionJanitor.for_node(settings, queue, token)
     try:
         check_server(queue.client)
         if dry_run:
             print("\n".join(forecast(queue)) or "nothing is due")
+            print("\n".join(session_forecast(sessions)) or "no session is to be deleted")
             return 0
         if once:
             rounds = JanitorRounds(queue, token)
@@ -106,11 +109,13 @@ def run_janitor(settings: WorkerSettings, *, once: bool, dry_run: bool) -> int:
             bury_dead(queue, rq_client, settings.node)
             print(", ".join(f"{word.lower()}: {count}" for word, count in rounds.round().items()) or "nothing was due")
             rounds.resign()
+            print(f"sessions deleted: {sessions.round()}")
+            sessions.resign()
             return 0
         stop = threading.Event()
         for number in STOP_SIGNALS:
             signal.signal(number, lambda _number, _frame: stop.set())
-        run_alone(queue, token, stop.wait, lambda: bury_dead(queue, rq_client, settings.node))
+        run_alone(queue, token, stop.wait, lambda: bury_dead(queue, rq_client, settings.node), sessions)
     except QueueError as error:
         logs.emit(logs.REFUSED, logging.ERROR, reason=error.message)
         return EXIT_REFUSED

@@ -82,6 +82,8 @@ class BatchSessions:
         self._inherited = frozenset(ledger)
         self._live: dict[int, Session] = {}
         self._last_id: dict[int, str] = {}
+        self._gone: set[str] = set()
+        """Ids that name no session of this batch any more; a daemon may give them to somebody else's."""
         self._making = 0
 
     @property
@@ -107,11 +109,13 @@ class BatchSessions:
             self._last_id[index] = session.id
         return session
 
-    def leave(self, session: Session) -> None:
+    def leave(self, session: Session, *, gone: bool) -> None:
         """Never go back to this session: it is gone, or no good. The next `enter` makes another."""
         with self._guard:
             if self._live.get(session.index) is session:
                 del self._live[session.index]
+            if gone:
+                self._gone.add(session.id)
 
     def judged(self, index: int) -> None:
         """The verdict of `index` was accepted: its session is this owner's to delete."""
@@ -155,6 +159,8 @@ class BatchSessions:
                 found = label is None or (label.k, label.index) == (self._hold.k, index)
         with self._guard:
             self._ledger.pop(index, None)
+            if entry is not None and not found:
+                self._gone.add(entry.session)
         reply = "attached" if found else "lost"
         logs.emit(logs.SESSION_FOUND, k=self._hold.k, index=index, session=entry and entry.session, reply=reply)
         return Session(id=entry.session, index=index, inherited=True) if entry is not None and found else None
@@ -196,7 +202,7 @@ class BatchSessions:
 
     def _delete_entry(self, entry: LedgerEntry) -> None:
         # A session on a daemon that can't be reached from here is left to that node's janitor.
-        if entry.reachable_from(self._daemon.node, self._daemon.endpoint):
+        if entry.session not in self._gone and entry.reachable_from(self._daemon.node, self._daemon.endpoint):
             self._delete(entry.session)
 
     def _delete(self, session: str) -> None:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from collimate_rl.errors import QueueError, RedisUnavailable
+from collimate_rl.errors import CollimateError, QueueError, RedisUnavailable
 from collimate_rl.protocol import BatchStatus, keys
 from collimate_rl.queue._raw import text
 from collimate_rl.queue.batches import BatchQueue
@@ -16,6 +16,8 @@ from collimate_rl.queue.clients import translate_errors
 from collimate_rl.queue.janitor import QueueJanitor
 from collimate_rl.queue.rq_edge import listed_batches
 from worker import logs
+from worker.periodic import Periodic
+from worker.session_janitor import SessionJanitor
 
 QUIET = frozenset({"LIVE", "WAITING", "LISTED", "LOOK", "SETTLING", "FORGOT"})
 """What a mend finds in a healthy queue, or hasn't decided yet: not worth a line each."""
@@ -99,10 +101,29 @@ def _intention(state: list[str | None], listed: bool, now: int) -> str:
     return name + "unowned and on no list: would be rung again if it stays so"
 
 
-def run_alone(queue: BatchQueue, token: str, pause: Callable[[float], bool], bury_dead: Callable[[], object]) -> None:
+def session_forecast(sessions: SessionJanitor) -> list[str]:
+    """What a round of the session janitor would delete now, a line per session. Raises `QueueError`."""
+    try:
+        plan = sessions.forecast()
+    except QueueError:
+        raise
+    except CollimateError as error:
+        return [f"the sandbox daemon cannot be asked for its sessions: {error.message}"]
+    return [f"session {found.session}  {found.reason}: would be deleted" for found in plan]
+
+
+def run_alone(
+    queue: BatchQueue,
+    token: str,
+    pause: Callable[[float], bool],
+    bury_dead: Callable[[], object],
+    sessions: SessionJanitor,
+) -> None:
     """Rounds until `pause(seconds)` says to stop; beats for the queue and buries the dead, as a supervisor would."""
     rounds = JanitorRounds(queue, token)
     every_s = queue.timing.beat_every_ms / 1000
+    reaping = Periodic("sessions", sessions.every_s, sessions.round)
+    reaping.start()
     try:
         while True:
             started = time.monotonic()
@@ -116,7 +137,9 @@ def run_alone(queue: BatchQueue, token: str, pause: Callable[[float], bool], bur
             if pause(max(0.1, every_s - (time.monotonic() - started))):
                 return
     finally:
+        reaping.stop(5.0)
         try:
             rounds.resign()
+            sessions.resign()
         except RedisUnavailable:
             pass  # the lease runs out by itself

@@ -12,7 +12,7 @@ from worker import logs
 class Periodic:
     """Calls `work` every `every_s` seconds until stopped. An exception is logged and ends that round only."""
 
-    def __init__(self, name: str, every_s: float, work: Callable[[], None]) -> None:
+    def __init__(self, name: str, every_s: float, work: Callable[[], object]) -> None:
         self._every_s = every_s
         self._work = work
         self._wake = threading.Event()

@@ -76,7 +76,7 @@ class SessionExecutor:
             if how is None and not fresh:
                 # A session in which something ran before is no witness against the candidate: its disk may be full
                 # with what that wrote. What goes wrong in a fresh one is the candidate's doing.
-                self._sessions.leave(session)
+                self._sessions.leave(session, gone=False)
                 continue
             self._remember(session, how)
             return replace(answer, fork_time_ms=session.fork_time_ms or answer.fork_time_ms)
@@ -90,7 +90,7 @@ class SessionExecutor:
                 answer = run_in_sandbox(Sandbox.adopt(self._sessions.client, session.id), request)
             except CollimateError as error:
                 if is_gone(error) or (isinstance(error, TransferError) and not fresh):
-                    self._sessions.leave(session)
+                    self._sessions.leave(session, gone=is_gone(error))
                 # The exec's first sending may still hold its place on the daemon, until it ends within its time limit.
                 if error.error_code != "at_capacity" or fresh or self._clock() >= room_until:
                     raise

@@ -33,6 +33,7 @@ from worker.periodic import Periodic
 from worker.persist import persist
 from worker.process import ProcessId
 from worker.pulse import Pulse, bury_earlier_life
+from worker.session_janitor import SessionJanitor
 from worker.settings import WorkerSettings, as_environment, mask_password, parse_timing
 from worker.signals import Signals
 from worker.slots import Slots, slots_directory
@@ -65,12 +66,14 @@ class Supervisor:
         )
         self._pulse = Pulse(settings, self._queue, self._rq, living=self._living, backend=lambda: self._state)
         self._janitor = JanitorRounds(self._queue, str(self._identity))
+        self._sessions = SessionJanitor.for_node(settings, self._queue, str(self._identity))
         self._unisolated = False
         self._leads_node = True
         beat_s = self._queue.timing.beat_every_ms / 1000
         self._loops = [
             Periodic("pulse", beat_s, self._pulse_round),
             Periodic("janitor", beat_s, self._janitor_round),
+            Periodic("sessions", self._sessions.every_s, self._sessions.round),
             Periodic("backend", LOOK_EVERY_S, self._look),
         ]
 
@@ -225,6 +228,8 @@ class Supervisor:
     def _last_words(self) -> None:
         try:
             persist(self._pulse.fall_silent, for_s=LAST_WORDS_S)
+            self._sessions.round()
+            self._sessions.resign()
             self._janitor.resign()
             self._lease.release()
         except QueueError as error:
