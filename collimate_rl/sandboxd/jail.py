@@ -24,8 +24,8 @@ _DEVICE_LINKS = {
 _COVERED = (WORKDIR, "/tmp", "/dev/shm")
 """Each fork mounts its own file system here, which hides what the jail has below."""
 _BOOT = (
-    f"import sys; sys.path.insert(0, {GUEST_FOLDER!r}); from inside.zygote import main; "
-    "main(int(sys.argv[1]), int(sys.argv[2]))"
+    f"import sys; sys.path.insert(0, {GUEST_FOLDER!r}); from inside.forkhooks import DeferredHooks; "
+    "hooks = DeferredHooks(); from inside.zygote import main; main(int(sys.argv[1]), int(sys.argv[2]), hooks)"
 )
 
 

@@ -14,7 +14,7 @@ _HOOKED = ("random", "threading")
 
 
 class DeferredHooks:
-    """Imports the modules on construction; `register` hands their hooks over."""
+    """Imports the modules on construction, which must be the first to do so; `register` hands their hooks over."""
 
     def __init__(self) -> None:
         self._hooks: list[dict[str, Callable[[], Any]]] = []

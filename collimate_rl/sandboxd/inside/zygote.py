@@ -27,13 +27,16 @@ from .forkhooks import DeferredHooks
 from .placeholders import PlaceholderSource
 
 
-def main(control_fd: int, settings_fd: int) -> NoReturn:
-    """Warm up, say so, then serve until the daemon closes the control socket."""
+def main(control_fd: int, settings_fd: int, hooks: DeferredHooks) -> NoReturn:
+    """Warm up, say so, then serve until the daemon closes the control socket.
+
+    `hooks` were deferred before this module, and so the modules that have them, were imported.
+    """
     control = socket.socket(fileno=control_fd)
     try:
         with open(settings_fd, "rb") as stream:
             settings: dict[str, Any] = json.load(stream)
-        zygote = Zygote(control, settings)
+        zygote = Zygote(control, settings, hooks)
     except BaseException as exc:
         control.send(json.dumps({"error": f"{type(exc).__name__}: {exc}"}).encode())
         os._exit(1)
@@ -44,14 +47,13 @@ def main(control_fd: int, settings_fd: int) -> NoReturn:
 class Zygote:
     """The interpreter, warm, and the forks it has to report on."""
 
-    def __init__(self, control: socket.socket, settings: dict[str, Any]) -> None:
+    def __init__(self, control: socket.socket, settings: dict[str, Any], hooks: DeferredHooks) -> None:
         self._control = control
         self._workdir = settings["workdir"]
         self._layout = init.Layout(settings["tmpfs_bytes"], settings["workdir"], settings["rebinds"])
         self._forks: dict[int, tuple[int, socket.socket | None]] = {}
         """pidfd of a fork -> its pid, and the channel on which its exit code is to be reported"""
         self._poll = select.poll()
-        hooks = DeferredHooks()
         for name in settings["preload"]:
             importlib.import_module(name)
         if len(os.listdir("/proc/self/task")) > 1:
