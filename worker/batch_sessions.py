@@ -146,17 +146,7 @@ class BatchSessions:
         if blob is None:
             return None
         entry = LedgerEntry.unpack(blob)
-        found = entry is not None and entry.reachable_from(self._daemon.node, self._daemon.endpoint)
-        if entry is not None and found:
-            try:
-                info = self._daemon.tidy.get_session(entry.session)
-            except CollimateError as error:
-                if not is_gone(error):
-                    raise
-                found = False
-            else:
-                label = SessionLabel.parse(info.get("label"))
-                found = label is None or (label.k, label.index) == (self._hold.k, index)
+        found = entry is not None and self._is_here(entry, index)
         with self._guard:
             self._ledger.pop(index, None)
             if entry is not None and not found:
@@ -164,6 +154,20 @@ class BatchSessions:
         reply = "attached" if found else "lost"
         logs.emit(logs.SESSION_FOUND, k=self._hold.k, index=index, session=entry and entry.session, reply=reply)
         return Session(id=entry.session, index=index, inherited=True) if entry is not None and found else None
+
+    def _is_here(self, entry: LedgerEntry, index: int) -> bool:
+        """Whether this daemon has the session: by its label where it has one, else by where the ledger says it is."""
+        near = entry.reachable_from(self._daemon.node, self._daemon.endpoint)
+        if not near and not self._daemon.labels():
+            return False
+        try:
+            info = self._daemon.tidy.get_session(entry.session)
+        except CollimateError as error:
+            if is_gone(error):
+                return False
+            raise
+        label = SessionLabel.parse(info.get("label"))
+        return near if label is None else (label.k, label.index) == (self._hold.k, index)
 
     def _make(self, index: int, exec_id: str) -> Session:
         with self._guard:

@@ -37,17 +37,18 @@ class World:
         self.owners = 0
         self.stop = threading.Event()
 
-    def daemon(self, node: str = "n1", endpoint: str = "unix:/s.sock") -> Daemon:
-        return Daemon(client=self.table, tidy=self.table, node=node, endpoint=endpoint, labels=lambda: True)
+    def daemon(self, node: str = "n1", table: TableDaemon | None = None, labels: bool = True) -> Daemon:
+        client = table or self.table
+        return Daemon(client=client, tidy=client, node=node, endpoint="unix:/s.sock", labels=lambda: labels)
 
-    def own(self, **where: str) -> tuple[Grant, BatchSessions]:
+    def own(self, node: str = "n1", **daemon: Any) -> tuple[Grant, BatchSessions]:
         """The next owner of the batch; whoever owned it before is lost."""
         if self.owners:
             lapse(self.queue, self.k)
             settle(self.queue)
         self.owners += 1
-        grant = take(self.queue, self.k, f"o{self.owners}", f"w{self.owners}", where.get("node", "n1"))
-        return grant, BatchSessions(self.daemon(**where), self.queue, grant.hold, grant.ledger, template="py")
+        grant = take(self.queue, self.k, f"o{self.owners}", f"w{self.owners}", node)
+        return grant, BatchSessions(self.daemon(node, **daemon), self.queue, grant.hold, grant.ledger, template="py")
 
     def executor(self, sessions: BatchSessions) -> SessionExecutor:
         one_shot = OneShotExecutor(self.table, "py")
@@ -130,14 +131,32 @@ def test_a_session_that_is_gone_is_replaced_and_the_candidate_runs_again(world: 
 def test_a_session_on_another_nodes_daemon_is_left_to_that_node(world: World) -> None:
     _, first = world.own()
     first.enter(0, "e")
-    _, second = world.own(node="n2")
-    assert second.enter(0, "e").id == "s2"
-    assert world.named() == {0: "s2"}
-    assert world.table.deleted == []
+    elsewhere = TableDaemon(prefix="t")
+    _, second = world.own("n2", table=elsewhere)
+    assert second.enter(0, "e").id == "t1"
+    assert world.named() == {0: "t1"}
+    assert world.table.deleted == elsewhere.deleted == []
     janitor = SessionJanitor(world.queue, world.table, "n1", "token")
     assert [found.session for found in janitor.forecast()] == ["s1"]
     assert janitor.round() == 1
     assert world.table.deleted == ["s1"]
+
+
+@pytest.mark.parametrize(("labels", "session"), [(True, "s1"), (False, "s2")])
+def test_nodes_that_share_a_daemon_know_a_session_by_its_label(world: World, labels: bool, session: str) -> None:
+    _, first = world.own()
+    first.enter(0, "e")
+    _, second = world.own("n2", labels=labels)
+    assert second.enter(0, "e").id == session
+    assert world.table.deleted == []
+
+
+def test_without_labels_the_ledger_says_where_it_is(world: World) -> None:
+    _, first = world.own(labels=False)
+    first.enter(0, "e")
+    assert "label" not in world.table.sessions["s1"]
+    _, second = world.own(labels=False)
+    assert second.enter(0, "e").id == "s1"
 
 
 def test_a_session_whose_label_is_anothers_is_not_touched(world: World) -> None:
