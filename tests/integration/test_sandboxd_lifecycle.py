@@ -165,15 +165,15 @@ def test_tcp_beside_the_unix_socket(daemon: RunningDaemon) -> None:
 def test_as_an_unprivileged_user(tmp_path: Path) -> None:
     """The same daemon without root, on a system interpreter that everybody can run."""
     if os.geteuid() != 0:
-        pytest.skip("the whole suite runs unprivileged already")
+        pytest.skip("needs root to become somebody else: the whole suite runs unprivileged already")
     setpriv = shutil.which("setpriv")
     python = next((p for p in ("/usr/bin/python3.13", "/usr/bin/python3.12", "/usr/bin/python3.11", "/usr/bin/python3")
                    if os.path.exists(p)), None)  # fmt: skip
     if setpriv is None or python is None:
-        pytest.skip("needs setpriv and a system Python")
+        pytest.skip("no python3.10 on this machine that everybody may run, or no setpriv")
     version = subprocess.run([python, "-c", "import sys; print(sys.version_info >= (3, 10))"], capture_output=True)
     if version.stdout != b"True\n":
-        pytest.skip(f"{python} is older than 3.10")
+        pytest.skip(f"no python3.10 on this machine that everybody may run: {python} is older")
     library = copy_of_the_packages(Path("/tmp", f"sbxlib{os.getpid()}"))
     try:
         drop = [setpriv, "--reuid", "65534", "--regid", "65534", "--clear-groups"]

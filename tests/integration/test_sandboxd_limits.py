@@ -167,22 +167,20 @@ def test_guest_programs_run_from_the_zygotes_code_objects() -> None:
     assert known["exit_code"] == other["exit_code"] == 1
 
 
-def other_interpreters() -> list[str]:
-    found = []
-    for minor in (8, 10, 12, 13):
-        homes = [shutil.which(f"python3.{minor}")]
-        versions = os.path.expanduser("~/.pyenv/versions")
-        if os.path.isdir(versions):
-            homes += [
-                f"{versions}/{name}/bin/python3" for name in os.listdir(versions) if name.startswith(f"3.{minor}.")
-            ]
-        found += [home for home in homes if home is not None and os.path.exists(home) and "shims" not in home][:1]
-    return found
+def interpreter_of(minor: int) -> str:
+    places = [shutil.which(f"python3.{minor}")]
+    versions = os.path.expanduser("~/.pyenv/versions")
+    if os.path.isdir(versions):
+        places += [f"{versions}/{name}/bin/python3" for name in os.listdir(versions) if name.startswith(f"3.{minor}.")]
+    for place in places:
+        if place is not None and os.path.exists(place) and "shims" not in place:
+            return place
+    pytest.skip(f"no python3.{minor} on this machine")
 
 
-@pytest.mark.parametrize("interpreter", other_interpreters())
-def test_templates_of_other_pythons(interpreter: str) -> None:
-    with backend(templates={"other": Template(interpreter=interpreter)}) as served:
+@pytest.mark.parametrize("minor", [8, 9, 10, 12, 13])
+def test_templates_of_other_pythons(minor: int) -> None:
+    with backend(templates={"other": Template(interpreter=interpreter_of(minor))}) as served:
         client = client_of(served)
         text = "import random, sys, threading\nprint(threading.main_thread().is_alive(), flush=True)\n1/0"
         answer = client.exec_once("other", code=text)
