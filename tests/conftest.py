@@ -8,6 +8,8 @@ pytest_plugins = (
     "tests.fixtures.sandbox_daemon",
     "tests.fixtures.skips",
     "tests.fixtures.worker_nodes",
+    "tests.fixtures.own_daemon",
     "tests.fixtures.worker_batches",
+    "tests.fixtures.recovery",
     "tests.fixtures.workers",
 )

@@ -3,72 +3,18 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
-from collections.abc import Callable, Iterator
-from typing import Any
-
-import pytest
+from collections.abc import Callable
 
 from collimate_rl.client import CollimateClient
 from collimate_rl.protocol import keys
-from tests.fixtures.sandbox_daemon import RunningDaemon, start_daemon
+from tests.fixtures.own_daemon import OwnDaemon
+from tests.fixtures.recovery import CHECKED, execs, ledger, owner_pid, sessions_of
 from tests.fixtures.worker_batches import RIGHT, SPEC, WRONG, Audit, slow
 from tests.fixtures.worker_nodes import HASTY, Node, until
-from worker.ledger import LedgerEntry, SessionLabel
 from worker.process import start_time
 
 StartNode = Callable[..., Node]
-CHECKED = {"type": "assert", "test": "def check(f):\n    assert f(1) == 2\n    assert f(41) == 42\n", "entry": "solve"}
-
-
-@pytest.fixture
-def daemon(daemon_socket: str) -> Iterator[CollimateClient]:
-    with CollimateClient(unix_socket=daemon_socket) as client:
-        before = {session["session_id"] for session in client.list_sessions()}
-        yield client
-        left = {session["session_id"] for session in client.list_sessions()} - before
-        assert left == set(), "sessions were left behind"
-
-
-@pytest.fixture
-def other_daemon(sandbox_daemon: RunningDaemon) -> Iterator[RunningDaemon]:
-    """A second node's daemon."""
-    started = start_daemon("--isolation", "namespaces")
-    yield started
-    with CollimateClient(unix_socket=started.socket_path) as client:
-        left = client.list_sessions()
-    assert started.stop() == 0
-    shutil.rmtree(started.folder, ignore_errors=True)
-    assert left == []
-
-
-def owner_pid(started: Node, k: str) -> int:
-    """The pid of the worker process that claimed the batch last."""
-    claims = started.wait_for("batch_claimed", k=k)
-    return started.child_pids()[claims[-1]["worker"]]
-
-
-def ledger(audit: Audit, k: str) -> dict[int, LedgerEntry]:
-    raw: Any = audit.queue.client.hgetall(keys.BatchKeys(k).ledger)
-    entries = {int(index): LedgerEntry.unpack(blob) for index, blob in raw.items()}
-    return {index: entry for index, entry in entries.items() if entry is not None}
-
-
-def sessions_of(daemon: CollimateClient, k: str) -> set[str]:
-    """The batch's sessions on the daemon."""
-    labels = {session["session_id"]: SessionLabel.parse(session.get("label")) for session in daemon.list_sessions()}
-    return {session for session, label in labels.items() if label is not None and label.k == k}
-
-
-def execs(daemon: CollimateClient, k: str) -> dict[int, int]:
-    """Per candidate of the batch, how many execs its session has seen."""
-    found = {}
-    for session in daemon.list_sessions():
-        label = SessionLabel.parse(session.get("label"))
-        if label is not None and label.k == k and label.index is not None:
-            found[label.index] = session["exec_count"]
-    return found
 
 
 def test_running_candidates_are_waited_for(node: StartNode, audit: Audit, daemon: CollimateClient) -> None:
@@ -136,14 +82,15 @@ def test_a_killed_supervisor_leaves_sessions_to_the_next_one(
 
 
 def test_another_node_runs_it_again_and_the_janitor_of_the_first_cleans_up(
-    node: StartNode, audit: Audit, daemon: CollimateClient, other_daemon: RunningDaemon
+    node: StartNode, audit: Audit, daemon: CollimateClient, own_daemon: OwnDaemon
 ) -> None:
+    others = own_daemon.serve()
     lost = node("n1", timing=HASTY)
     k = audit.submit([RIGHT, slow(4)], recovery="attach")
     lost.wait_for("candidate_graded", k=k)
     until(lambda: len(ledger(audit, k)) == 2, "the slow one was never noted")
     [old] = [entry.session for entry in ledger(audit, k).values() if entry.session in sessions_of(daemon, k)]
-    other = node("n2", timing=HASTY, backend=f"unix:{other_daemon.socket_path}")
+    other = node("n2", timing=HASTY, backend=own_daemon.backend)
     other.wait_for("worker_ready")
     lost.kill()
     result = audit.result(k)
@@ -155,6 +102,7 @@ def test_another_node_runs_it_again_and_the_janitor_of_the_first_cleans_up(
     lost.start()
     reaped = lost.wait_for("session_reaped", k=k)
     assert [event["session"] for event in reaped] == [old]
+    assert others.list_sessions() == []
     audit.check_each_answered_once()
 
 

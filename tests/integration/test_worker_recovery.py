@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
-
-import pytest
+from collections.abc import Callable
 
 from collimate_rl.protocol import ResultStatus, keys
-from tests.fixtures.sandbox_daemon import RunningDaemon
+from tests.fixtures.own_daemon import OwnDaemon
 from tests.fixtures.worker_batches import RIGHT, WRONG, Audit, slow
 from tests.fixtures.worker_nodes import HASTY, Node, until
 from worker.process import start_time
@@ -154,39 +149,6 @@ def test_a_candidate_that_costs_three_workers_their_lives_is_quarantined(node: S
     assert [(v.reward, v.error_code) for v in result.results] == [(1.0, None), (None, "quarantined"), (1.0, None)]
     assert result.status is ResultStatus.QUARANTINED
     audit.check_each_answered_once()
-
-
-class OwnDaemon:
-    """A daemon that a test may kill, always at the same socket."""
-
-    def __init__(self, folder: Path) -> None:
-        self.socket = folder / "s.sock"
-        self.log = folder / "daemon.log"
-        self.process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def backend(self) -> str:
-        return f"unix:{self.socket}"
-
-    def start(self, isolation: str = "namespaces") -> None:
-        command = [sys.executable, "-m", "collimate_rl.local_backend", "--socket", str(self.socket)]
-        with self.log.open("ab") as stream:
-            self.process = subprocess.Popen([*command, "--isolation", isolation], stdout=stream, stderr=stream)
-
-    def end(self, number: signal.Signals) -> None:
-        if self.process is not None:
-            self.process.send_signal(number)
-            self.process.wait(60)
-
-
-@pytest.fixture
-def own_daemon(sandbox_daemon: RunningDaemon, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnDaemon]:
-    import tempfile
-
-    with tempfile.TemporaryDirectory(prefix="col-d-", dir="/tmp") as folder:
-        daemon = OwnDaemon(Path(folder))
-        yield daemon
-        daemon.end(signal.SIGTERM)
 
 
 def test_a_daemon_that_is_down_at_start_is_waited_for(node: StartNode, audit: Audit, own_daemon: OwnDaemon) -> None:
