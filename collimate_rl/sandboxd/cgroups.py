@@ -302,6 +302,12 @@ def _enable_controllers(folder: str) -> None:
     fd = os.open(f"{folder}/cgroup.subtree_control", os.O_WRONLY)
     try:
         os.write(fd, b"+memory +pids")
+        # With it every fork weighs the same, however many processes it starts. (Version 1 has no need: there the
+        # scheduler groups by session, and every exec leads one.)
+        try:
+            os.write(fd, b"+cpu")
+        except OSError as exc:
+            log.info("no cpu controller below %s: %s", folder, exc)
     finally:
         os.close(fd)
 

@@ -92,6 +92,10 @@ class NamespaceBackend:
             raise
 
     def _start_below(self, folder: RunFolder) -> None:
+        if sys.platform != "linux":
+            raise IsolationUnavailable(
+                f"namespaces need Linux, and this is {sys.platform}: --isolation none is for tests"
+            )
         machine = os.uname().machine
         if machine not in seccomp.ARCHITECTURES:
             raise IsolationUnavailable(f"there is no system call filter for {machine}: use isolation none")

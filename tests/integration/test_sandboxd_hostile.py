@@ -18,7 +18,7 @@ from tests.fixtures.sandboxd_wire import call, code, control_groups, eventually,
 NEIGHBOUR = """
 import subprocess, sys, threading, time
 data = bytearray(64 << 20)
-for step in range(12):
+for step in range(8):
     data[step << 20] = step
     open(f"file{step}", "wb").write(b"x" * 100_000)
     assert subprocess.run(["sh", "-c", "echo ok"], capture_output=True).stdout == b"ok\\n"
@@ -95,7 +95,7 @@ def beside(daemon_socket: str, at_rest: dict[str, int]) -> Iterator[str]:
     neighbour.start()
     yield daemon_socket
     neighbour.join(60)
-    assert [(answer["exit_code"], answer["stdout"]) for answer in answers] == [(0, "neighbour 66\n")]
+    assert [(answer["exit_code"], answer["stdout"]) for answer in answers] == [(0, "neighbour 28\n")]
     assert code(daemon_socket, "print('served')")["stdout"] == "served\n"
 
 

@@ -33,8 +33,11 @@ V1_MOUNTS = "\n".join(
         pytest.param(
             "8:pids:/\n4:memory:/api/1a5c\n1:cpu,cpuacct:/\n0::/",
             V1_MOUNTS,
-            Layout(kind="v1", folders=("/sys/fs/cgroup/memory/api/1a5c", "/sys/fs/cgroup/pids")),
-            id="two hierarchies, different paths",
+            Layout(
+                kind="v1",
+                folders=("/sys/fs/cgroup/memory/api/1a5c", "/sys/fs/cgroup/pids", "/sys/fs/cgroup/cpu,cpuacct"),
+            ),
+            id="hierarchies with different paths",
         ),
         pytest.param(
             "8:pids:/\n4:memory:/api/1a5c\n0::/",
@@ -126,7 +129,7 @@ def test_version_2_takes_the_nearest_ancestor_that_hands_the_controllers_down(tm
     groups = open_cgroups(Layout(kind="v2", folders=(str(own),)), "1-2-3")
     assert groups.kind == "v2"
     home = tmp_path / "slice" / f"{PREFIX}1-2-3"
-    assert (home / "cgroup.subtree_control").read_text() == "+memory +pids"
+    assert (home / "cgroup.subtree_control").read_text() == "+memory +pids+cpu"
     groups.create(memory_bytes=1 << 20, pids=9)
     (folder,) = home.glob("f2")
     assert (folder / "memory.max").read_text() == str(1 << 20)
@@ -140,7 +143,7 @@ def test_version_2_moves_a_lone_daemon_into_a_leaf(tmp_path: Path) -> None:
     Path(tmp_path, "cgroup.procs").write_text(f"{os.getpid()}\n")
     assert open_cgroups(Layout(kind="v2", folders=(str(tmp_path),)), "1-2-3").kind == "v2"
     assert (tmp_path / "collimate-daemon" / "cgroup.procs").read_text() == str(os.getpid())
-    assert (tmp_path / "cgroup.subtree_control").read_text() == "+memory +pids"
+    assert (tmp_path / "cgroup.subtree_control").read_text() == "+memory +pids+cpu"
 
 
 def test_none_where_there_are_none_or_they_are_not_ours_to_make(tmp_path: Path) -> None:
