@@ -35,7 +35,7 @@ V1_MOUNTS = "\n".join(
             V1_MOUNTS,
             Layout(
                 kind="v1",
-                folders=("/sys/fs/cgroup/memory/api/1a5c", "/sys/fs/cgroup/pids", "/sys/fs/cgroup/cpu,cpuacct"),
+                folders=("/sys/fs/cgroup/memory/api/1a5c", "/sys/fs/cgroup/pids"),
             ),
             id="hierarchies with different paths",
         ),
