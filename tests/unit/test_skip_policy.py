@@ -19,7 +19,7 @@ SKIPS = "import pytest\n\n\ndef test_one():\n    pytest.skip({reason!r})\n\n\nde
     ("ci", "reason", "code", "told"),
     [
         ("true", "the tool is broken", 1, "skips that CI does not allow"),
-        ("true", "no redis-server on this machine", 0, ""),
+        ("true", "no valkey server on this machine", 0, ""),
         ("", "the tool is broken", 0, ""),
     ],
 )
@@ -39,4 +39,5 @@ def test_ci_allows_only_the_skips_on_the_list(tmp_path: Path, ci: str, reason: s
 
 
 def test_the_list_does_not_cover_a_broken_daemon() -> None:
-    assert not allowed("the daemon did not start")
+    assert not allowed("no isolated sandboxes on this machine: the daemon did not start")
+    assert not allowed("no Redis or Valkey server on this machine")
