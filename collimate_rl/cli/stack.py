@@ -19,7 +19,10 @@ from collimate_rl.queue.server import LocalRedis
 
 START_S = 60.0
 """How long a part may take to come up on a loaded machine."""
+WORKER_GRACE_S = 3
+"""An interrupted run's batches are of no use to anybody."""
 WORKER_STOP_S = 20.0
+POLL_S = 0.05
 LONGEST_TMPDIR = 60
 QUEUE = "grade"
 NODE = "demo"
@@ -27,6 +30,30 @@ NODE = "demo"
 
 class StackFailed(Exception):
     """A part of the stack did not start, or died; the message holds the end of its log."""
+
+
+def start_daemon(socket: Path, log: Path, isolation: str = "namespaces") -> Child:
+    """A sandbox daemon that will listen on `socket`; see `wait_for_daemon`."""
+    argv = [sys.executable, "-m", "collimate_rl.local_backend", "--socket", str(socket), "--isolation", isolation]
+    return Child.start("sandbox daemon", argv, log)
+
+
+def wait_for_daemon(daemon: Child, socket: Path, watch: Callable[[], None] = lambda: None) -> None:
+    """Until it serves; StackFailed when it ended or takes too long. `watch` is called between looks."""
+    end = time.monotonic() + START_S
+    with CollimateClient(unix_socket=socket, retries=0, timeout=5.0) as client:
+        while not _serves(client):
+            watch()
+            if daemon.exit_code is not None or time.monotonic() > end:
+                raise StackFailed(f"the sandbox daemon does not serve:\n{daemon.last_words()}")
+            time.sleep(POLL_S)
+
+
+def _serves(client: CollimateClient) -> bool:
+    try:
+        return client.health().get("status") == "ok"
+    except CollimateError:
+        return False  # not listening yet
 
 
 class LocalStack:
@@ -91,32 +118,14 @@ class LocalStack:
         data.mkdir()
         self._redis = LocalRedis(directory=data, options=(("logfile", str(self.logs / "redis.log")),)).start()
         self._check()
-        argv = [sys.executable, "-m", "collimate_rl.local_backend", "--socket", str(self.socket)]
-        self._daemon = Child.start("sandbox daemon", argv, self.logs / "sandboxd.log")
-        self._wait(self._daemon_answers, "the sandbox daemon")
+        self._daemon = start_daemon(self.socket, self.logs / "sandboxd.log")
+        wait_for_daemon(self._daemon, self.socket, self.watch)
         cores = len(os.sched_getaffinity(0))
         argv = [sys.executable, "-m", "worker", "--queue", QUEUE, "--node", NODE]
         argv += ["--processes", str(max(2, cores)), "--slots", str(2 * cores), "--backend", f"unix:{self.socket}"]
-        argv += ["--state-dir", str(self.directory / "worker")]
+        argv += ["--state-dir", str(self.directory / "worker"), "--grace", str(WORKER_GRACE_S)]
         env = {"COLLIMATE_REDIS_URL": self.redis_url}
         self._worker = Child.start("worker", argv, self.logs / "worker.log", env)
-
-    def _daemon_answers(self) -> bool:
-        if not self.socket.exists():
-            return False
-        try:
-            with CollimateClient(unix_socket=self.socket, retries=0, timeout=5.0) as client:
-                return client.health().get("status") == "ok"
-        except CollimateError:
-            return False  # not listening yet
-
-    def _wait(self, condition: Callable[[], bool], what: str) -> None:
-        end = time.monotonic() + START_S
-        while not condition():
-            self.watch()
-            if time.monotonic() > end:
-                raise StackFailed(f"{what} did not come up within {START_S:g} s; its log is in {self.logs}")
-            time.sleep(0.05)
 
     def stop(self) -> None:
         """Worker, daemon, Redis, in that order; then the directory goes, but for the logs where they are wanted."""
