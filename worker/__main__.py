@@ -1,4 +1,4 @@
-"""`python -m worker`: run a node, show its settings, or run the queue's janitor alone."""
+"""`python -m worker`: run a node, show its settings or what the queue holds, or run the janitors alone."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ COMMANDS = {
     "run": "run this node: its worker processes and the queue's janitor (the default)",
     "config": "print the settings in force and where each value came from",
     "janitor": "run the queue's and the sessions' janitors alone, beside plain rq workers",
+    "status": "print what the queue holds, per node and per run",
+    "quarantine": "list what killed its workers; show BATCH; release BATCH, which grades it again",
 }
 
 
@@ -28,10 +30,12 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m worker",
         description="The node side of collimate-rl: takes batches from the queue and grades them in sandboxes.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="commands:\n" + "\n".join(f"  {name:9} {text}" for name, text in COMMANDS.items()),
+        epilog="commands:\n" + "\n".join(f"  {name:11} {text}" for name, text in COMMANDS.items()),
         allow_abbrev=False,
     )
     made.add_argument("command", nargs="?", choices=tuple(COMMANDS), default="run", metavar="command")
+    made.add_argument("words", nargs="*", metavar="word", help="quarantine: list, show BATCH or release BATCH")
+    made.add_argument("--json", action="store_true", help="status, quarantine: print JSON")
     made.add_argument("--config", metavar="FILE", help="read this file instead of ./collimate.toml")
     made.add_argument("--once", action="store_true", help="janitor: one round, then stop")
     made.add_argument("--dry-run", action="store_true", help="janitor: print what a round would do, and do nothing")
@@ -47,10 +51,14 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit code: 0 after an orderly end, 2 when the configuration or the set-up is refused."""
-    arguments = parser().parse_args(argv)
+    arguments = parser().parse_intermixed_args(argv)
     options = vars(arguments)
     if (arguments.once or arguments.dry_run) and arguments.command != "janitor":
         print("worker: --once and --dry-run go with the command janitor", file=sys.stderr)
+        return EXIT_REFUSED
+    looking = arguments.command in ("status", "quarantine")
+    if (arguments.json and not looking) or (arguments.words and arguments.command != "quarantine"):
+        print("worker: --json goes with status and quarantine, further words with quarantine", file=sys.stderr)
         return EXIT_REFUSED
     try:
         loaded = load(
@@ -63,6 +71,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.command == "config":
         print_config(loaded)
         return 0
+    if looking:
+        return look(settings, arguments.command, arguments.words, as_json=arguments.json)
     logs.configure(settings.log_format, settings.log_level, node=settings.node)
     if arguments.command == "janitor":
         return run_janitor(settings, once=arguments.once, dry_run=arguments.dry_run)
@@ -80,6 +90,28 @@ def print_config(loaded: Loaded) -> None:
         if isinstance(value, str):
             shown = '"' + mask_password(value).replace("\\", "\\\\").replace('"', '\\"') + '"'
         print(f"{f'{item.name} = {shown}':60} # {loaded.sources[item.name]}")
+
+
+def look(settings: WorkerSettings, command: str, words: Sequence[str], *, as_json: bool) -> int:
+    """The commands `status` and `quarantine`."""
+    from collimate_rl.errors import QueueError
+    from collimate_rl.queue.batches import BatchQueue
+    from collimate_rl.queue.clients import connect_commands
+    from collimate_rl.queue.overview import look_at
+    from collimate_rl.queue.server_check import check_server
+    from worker import quarantine, status
+
+    queue = BatchQueue(connect_commands(settings.redis_url), settings.queue, timing=parse_timing(settings.timing))
+    try:
+        server = check_server(queue.client)
+        if command == "quarantine":
+            print(quarantine.run(queue, words, as_json=as_json))
+        else:
+            print((status.as_json if as_json else status.as_text)(look_at(queue), server))
+    except (QueueError, ValueError) as error:
+        print(f"worker: {error}", file=sys.stderr)
+        return EXIT_REFUSED
+    return 0
 
 
 def run_janitor(settings: WorkerSettings, *, once: bool, dry_run: bool) -> int:

@@ -15,6 +15,7 @@ from collimate_rl.transport import SessionClient, connect
 
 LOOK_TIMEOUT_S = 10.0
 UNISOLATED = "none"
+PROBE_LABEL = "collimate/probe"
 NOT_A_TEMPLATE = "collimate-probe"
 """Asked for when no template is known: a daemon that answers `no_template` is up and takes work."""
 
@@ -50,29 +51,37 @@ class Backend:
     def __init__(self, where: str, *, client: SessionClient | None = None) -> None:
         self._client = client or client_for(where, timeout=LOOK_TIMEOUT_S, retries=0)
 
-    def look(self) -> BackendState:
+    def look(self, template: str | None = None) -> BackendState:
         """Ask for health; where the daemon has none, fall back to `probe`."""
         try:
             health = self._client.health()
         except CollimateError as error:
-            return self.probe(None) if error.status in (404, 405) else _down(error)
+            return self.probe(template) if error.status in (404, 405) else _down(error)
         return _state(health)
 
-    def probe(self, template: str | None) -> BackendState:
-        """Create and delete a sandbox of `template`: the proof that work is taken."""
+    def probe(self, template: str | None, *, labels: bool = False) -> BackendState:
+        """Create and delete a sandbox of `template`: the proof that work is taken.
+
+        Without a template that the daemon has, one that drains cannot be told from one that is up. `labels`: the
+        daemon takes a label, by which the session janitor knows a probe whose process died in the middle of it.
+        """
+        named: dict[str, Any] = {"label": PROBE_LABEL} if labels else {}
         try:
-            session = self._client.create_session(template or NOT_A_TEMPLATE)
+            session = self._client.create_session(template or NOT_A_TEMPLATE, **named)
             self._client.delete_session(session["session_id"])
         except CollimateError as error:
             return BackendState(up=True) if error.error_code == "no_template" else _down(error)
         return BackendState(up=True)
 
-    def ready(self) -> BackendState:
-        """Health, and then a probe of the first template it names: health alone would say little."""
-        state = self.look()
+    def ready(self, template: str | None = None) -> BackendState:
+        """Health, and then a probe of the first template it names: health alone would say little.
+
+        `template` is probed where health names none.
+        """
+        state = self.look(template)
         if not state.up or not state.templates:
             return state
-        probed = self.probe(state.templates[0])
+        probed = self.probe(state.templates[0], labels="label" in state.capabilities)
         return state if probed.up else probed
 
 

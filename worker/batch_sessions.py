@@ -19,6 +19,7 @@ from typing import Any
 from collimate_rl.errors import CollimateError
 from collimate_rl.queue.batches import BatchQueue
 from collimate_rl.queue.replies import Hold
+from collimate_rl.seeds import fresh_seed
 from collimate_rl.transport import SessionClient
 from worker import logs
 from worker.keeper import Fenced
@@ -43,11 +44,15 @@ class Daemon:
 
 @dataclass(frozen=True, kw_only=True)
 class Session:
-    """A session that candidate `index` may run in. `inherited`: an earlier owner noted it."""
+    """A session that candidate `index` may run in, under `seed` where the batch names none.
+
+    `inherited`: an earlier owner noted it.
+    """
 
     id: str
     index: int
     inherited: bool
+    seed: str
     fork_time_ms: float = 0.0
 
 
@@ -153,7 +158,9 @@ class BatchSessions:
                 self._gone.add(entry.session)
         reply = "attached" if found else "lost"
         logs.emit(logs.SESSION_FOUND, k=self._hold.k, index=index, session=entry and entry.session, reply=reply)
-        return Session(id=entry.session, index=index, inherited=True) if entry is not None and found else None
+        if entry is None or not found:
+            return None
+        return Session(id=entry.session, index=index, inherited=True, seed=entry.seed)
 
     def _is_here(self, entry: LedgerEntry, index: int) -> bool:
         """Whether this daemon has the session: by its label where it has one, else by where the ledger says it is."""
@@ -184,8 +191,9 @@ class BatchSessions:
         named: dict[str, Any] = {"label": str(label)} if self._daemon.labels() else {}
         made = self._daemon.client.create_session(self._template, egress=self._egress, **named)
         session: str = made["session_id"]
+        seed = fresh_seed()
         entry = LedgerEntry(
-            session=session, node=self._daemon.node, endpoint=self._daemon.endpoint, exec_id=exec_id
+            session=session, node=self._daemon.node, endpoint=self._daemon.endpoint, exec_id=exec_id, seed=seed
         ).pack()
         reply = persist(lambda: self._queue.note(self._hold, index, entry, session, self._daemon.node))
         if not reply.accepted:
@@ -201,6 +209,7 @@ class BatchSessions:
             id=session,
             index=index,
             inherited=False,
+            seed=seed,
             fork_time_ms=float(took) if isinstance(took, int | float) else 0.0,
         )
 

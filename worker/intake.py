@@ -26,12 +26,13 @@ infrastructure errors are counted and answered, where waiting would only run int
 class Intake:
     """Closed until the daemon has been seen to take work, and while the node is paused.
 
-    `ready` looks at the daemon. `refused` says why this worker must not work at all; it never opens then.
+    `ready` looks at the daemon, and may probe it by the template that it is given. `refused` says why this worker must
+    not work at all; it never opens then.
     """
 
     def __init__(
         self,
-        ready: Callable[[], BackendState],
+        ready: Callable[[str | None], BackendState],
         pause: NodePause,
         *,
         allow_unisolated: bool,
@@ -48,12 +49,16 @@ class Intake:
         self._reported = False
         self.refused: str | None = None
 
-    def failed(self, error: CollimateError) -> None:
-        """A batch met this error beyond its retries: pause the node, when that says that the whole daemon is away."""
+    def failed(self, error: CollimateError, template: str | None = None) -> None:
+        """A batch met this error beyond its retries: pause the node, when that says that the whole daemon is away.
+
+        `template` is the batch's.
+        """
         draining = isinstance(error, CollimateDrainingError)
         if not draining and not isinstance(error, UnreachableError):
             return
-        if self._pause.begin(error.message, draining=draining, anyway_in_s=None if draining else TRY_ANYWAY_S):
+        anyway_in_s = None if draining else TRY_ANYWAY_S
+        if self._pause.begin(error.message, template=template, draining=draining, anyway_in_s=anyway_in_s):
             logs.emit(logs.BACKEND_DOWN, logging.WARNING, reason=error.message)
 
     def may_take(self) -> bool:
@@ -69,7 +74,7 @@ class Intake:
         if now < self._next_look:
             return False
         self._next_look = now + self._uniform(*LOOK_EVERY_S)
-        state = self._look()
+        state = self._look(None)
         if state.up and self._reported:
             logs.emit(logs.BACKEND_UP)
         elif not state.up and not self._reported and self.refused is None:
@@ -85,14 +90,14 @@ class Intake:
             self._pause.end(pause)
             return False
         mine = self._pause.take_turn(self._uniform(*LOOK_EVERY_S))
-        if mine is None or not self._look().up:
+        if mine is None or not self._look(mine.template).up:
             return True
         if self._pause.end(mine):
             logs.emit(logs.BACKEND_UP)
         return self._pause.current() is not None
 
-    def _look(self) -> BackendState:
-        state = self._ready()
+    def _look(self, template: str | None) -> BackendState:
+        state = self._ready(template)
         if state.unisolated and not self._allow_unisolated:
             self.refused = UNISOLATED
             return BackendState(up=False, reason=UNISOLATED)

@@ -33,12 +33,16 @@ def runs_in_sessions(batch: GradeBatch) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerEntry:
-    """Where a candidate's session is: its id on the daemon at `endpoint` of `node`, and the first exec sent to it."""
+    """Where a candidate's session is: its id on the daemon at `endpoint` of `node`, and the first exec sent to it.
+
+    `seed` is what an exec there runs under whose batch names none: sent again, it must not come back with another's.
+    """
 
     session: str
     node: str
     endpoint: str
     exec_id: str
+    seed: str
 
     def pack(self) -> bytes:
         fields = {"v": ENTRY_VERSION, **vars(self)}
@@ -51,7 +55,7 @@ class LedgerEntry:
             fields: Any = msgpack.unpackb(blob, raw=False, unicode_errors="surrogatepass")
             if fields["v"] != ENTRY_VERSION:
                 return None
-            texts = {name: fields[name] for name in ("session", "node", "endpoint", "exec_id")}
+            texts = {name: fields[name] for name in ("session", "node", "endpoint", "exec_id", "seed")}
         except (ValueError, TypeError, KeyError, msgpack.UnpackException):
             return None
         return cls(**texts) if all(isinstance(text, str) and text for text in texts.values()) else None

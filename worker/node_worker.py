@@ -74,6 +74,7 @@ class NodeWorker(BellWorker):
         self.batches = BatchQueue(commands, queue, timing=parse_timing(self.settings.timing))
         self._backend = Backend(self.settings.backend)
         self._seen = BackendState(up=False)
+        self._template: str | None = None
         self._intake = Intake(
             self._look,
             NodePause(pause_file(self.settings.state_dir, self.settings.node)),
@@ -171,7 +172,7 @@ class NodeWorker(BellWorker):
             pass  # rq's view is for people; our lease is renewed elsewhere
 
     def backend_failed(self, error: CollimateError) -> None:
-        self._intake.failed(error)
+        self._intake.failed(error, self._template)
 
     def leave(self) -> None:
         """End at once; a supervisor clears what rq keeps of this process."""
@@ -180,14 +181,15 @@ class NodeWorker(BellWorker):
         logs.emit(logs.WORKER_STOPPED, stopped_by="signal")
         os._exit(0)
 
-    def _look(self) -> BackendState:
-        self._seen = self._backend.ready()
+    def _look(self, template: str | None) -> BackendState:
+        self._seen = self._backend.ready(template)
         return self._seen
 
     def _takes_labels(self) -> bool:
         return "label" in self._seen.capabilities
 
     def _executor_for(self, batch: GradeBatch, hold: Hold) -> Executor:
+        self._template = batch.template
         label = str(SessionLabel(k=hold.k, index=None, fence=hold.fence)) if self._takes_labels() else None
         return OneShotExecutor(self._sandboxes, batch.template, egress=batch.egress, label=label)
 

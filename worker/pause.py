@@ -26,9 +26,13 @@ def pause_file(state_dir: str, node: str) -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class Pause:
-    """Why and since when nothing is taken. `draining`: the daemon said so itself, and only a probe ends it."""
+    """Why and since when nothing is taken. `draining`: the daemon said so itself, and only a probe ends it.
+
+    `template` is one that the daemon has, to probe it by.
+    """
 
     reason: str
+    template: str | None
     draining: bool
     since: float
     look_at: float
@@ -56,9 +60,9 @@ class NodePause:
             return Pause(**fields)
         except (ValueError, TypeError):
             # Whoever wrote this was of another version: paused for a reason unknown here, until a look says otherwise.
-            return Pause(reason="unknown", draining=True, since=0.0, look_at=0.0, anyway_at=None)
+            return Pause(reason="unknown", template=None, draining=True, since=0.0, look_at=0.0, anyway_at=None)
 
-    def begin(self, reason: str, *, draining: bool, anyway_in_s: float | None) -> bool:
+    def begin(self, reason: str, *, template: str | None, draining: bool, anyway_in_s: float | None) -> bool:
         """Pause the node; the first look is due at once. False when it was paused already.
 
         A drain outranks an absence: the daemon that drains goes away at the end of it.
@@ -69,7 +73,16 @@ class NodePause:
                 return False
             now = self._clock()
             anyway_at = None if anyway_in_s is None or draining else now + anyway_in_s
-            self._write(Pause(reason=reason, draining=draining, since=now, look_at=now, anyway_at=anyway_at))
+            self._write(
+                Pause(
+                    reason=reason,
+                    template=template,
+                    draining=draining,
+                    since=now,
+                    look_at=now,
+                    anyway_at=anyway_at,
+                )
+            )
             return before is None
 
     def take_turn(self, next_in_s: float) -> Pause | None:

@@ -71,7 +71,8 @@ class SessionExecutor:
             session = self._sessions.enter(index, request.exec_id)
             fresh = not session.inherited and session.id not in self._used
             self._used.add(session.id)
-            answer = self._until_it_ran(session, request, fresh)
+            seeded = request if request.seed is not None else replace(request, seed=session.seed)
+            answer = self._until_it_ran(session, seeded, fresh)
             how = how_it_came(answer)
             if how is None and not fresh:
                 # A session in which something ran before is no witness against the candidate: its disk may be full

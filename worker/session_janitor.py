@@ -19,13 +19,15 @@ from collimate_rl.queue.batches import BatchQueue
 from collimate_rl.queue.clients import translate_errors
 from collimate_rl.transport import SessionClient
 from worker import logs
-from worker.backend import LOOK_TIMEOUT_S, client_for
+from worker.backend import LOOK_TIMEOUT_S, PROBE_LABEL, client_for
 from worker.ledger import LedgerEntry, SessionLabel
 from worker.settings import WorkerSettings
 
 BEATS_PER_ROUND = 2.5
 ROUNDS_PER_LEASE = 3
 TRIM_AT_ONCE = 1000
+PROBE_S = 60.0
+"""A probe deletes its session at once; one that is this old never will."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,6 +140,9 @@ class SessionJanitor:
             label = SessionLabel.parse(info.get("label"))
             if label is not None:
                 ours[session] = label
+            elif info.get("label") == PROBE_LABEL:
+                if _number(info, "age_secs") > PROBE_S:
+                    plan.append(Reapable(session=session, reason="a probe that was broken off", label=None))
             elif session not in noted and self._is_unclaimed(info):
                 plan.append(Reapable(session=session, reason="it is idle, and nobody's", label=None))
         by_id = {str(info.get("session_id")): info for info in listed}
@@ -150,8 +155,7 @@ class SessionJanitor:
         return plan
 
     def _is_unclaimed(self, info: Mapping[str, Any]) -> bool:
-        idle = info.get("idle_secs")
-        return self._min_idle_s is not None and isinstance(idle, int | float) and idle >= self._min_idle_s
+        return self._min_idle_s is not None and _number(info, "idle_secs") >= self._min_idle_s
 
     def _facts(self, ours: Mapping[str, SessionLabel], noted: set[str]) -> dict[str, Facts]:
         if not ours:
@@ -200,3 +204,9 @@ class SessionJanitor:
         with translate_errors("forget the node's dead sessions"):
             for start in range(0, len(members), TRIM_AT_ONCE):
                 self._queue.client.zrem(keys.sessions(self._node), *members[start : start + TRIM_AT_ONCE])
+
+
+def _number(info: Mapping[str, Any], name: str) -> float:
+    """A number that the daemon tells of a session; 0 where it tells none."""
+    value = info.get(name)
+    return float(value) if isinstance(value, int | float) else 0.0

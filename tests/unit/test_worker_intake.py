@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from collimate_rl.errors import AmbiguousError, CollimateDrainingError, CollimateError, UnreachableError
-from worker.backend import NOT_A_TEMPLATE, Backend, BackendState
+from worker.backend import NOT_A_TEMPLATE, PROBE_LABEL, Backend, BackendState
 from worker.intake import TRY_ANYWAY_S, Intake
 from worker.pause import NodePause, pause_file
 
@@ -23,9 +23,11 @@ class Daemon:
     def __init__(self, *states: BackendState) -> None:
         self.states = list(states)
         self.looks = 0
+        self.asked: list[str | None] = []
 
-    def __call__(self) -> BackendState:
+    def __call__(self, template: str | None = None) -> BackendState:
         self.looks += 1
+        self.asked.append(template)
         return self.states.pop(0) if len(self.states) > 1 else self.states[0]
 
 
@@ -69,11 +71,29 @@ def test_a_draining_daemon_closes_it_until_a_probe_works(tmp_path: Path) -> None
     clock, daemon = Clock(), Daemon(UP, DOWN, DOWN, UP)
     gate = intake(daemon, clock, tmp_path)
     assert gate.may_take()
-    gate.failed(CollimateDrainingError("going"))
+    gate.failed(CollimateDrainingError("going"), "py")
     for _ in range(2):
         assert not gate.may_take()
         clock.now += 6.0
     assert gate.may_take()
+    assert daemon.asked == [None, "py", "py", "py"]
+
+
+def test_a_pause_is_the_whole_nodes(tmp_path: Path) -> None:
+    clock, daemon = Clock(), Daemon(UP, UP, DOWN, UP)
+    one, other = (intake(daemon, clock, tmp_path) for _ in range(2))
+    assert one.may_take()
+    assert other.may_take()
+    one.failed(CollimateDrainingError("going"))
+    assert not other.may_take()
+    assert not one.may_take()
+    assert daemon.looks == 3  # the node looks once for all its processes
+    late = intake(Daemon(UP), clock, tmp_path)
+    assert not late.may_take()
+    clock.now += 6.0
+    assert one.may_take()
+    assert other.may_take()
+    assert late.may_take()
 
 
 @pytest.mark.parametrize("error", [AmbiguousError("reset"), CollimateError("full", 503, "at_capacity")])
@@ -98,6 +118,7 @@ class Client:
     def __init__(self, health: Any, created: Any = None) -> None:
         self.answers = {"health": health, "created": created}
         self.templates: list[str] = []
+        self.labels: list[str | None] = []
         self.deleted: list[str] = []
 
     def _answer(self, name: str) -> Any:
@@ -108,8 +129,11 @@ class Client:
     def health(self) -> dict[str, Any]:
         return self._answer("health")  # type: ignore[no-any-return]
 
-    def create_session(self, template_id: str, *, egress: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def create_session(
+        self, template_id: str, *, egress: Mapping[str, Any] | None = None, label: str | None = None
+    ) -> dict[str, Any]:
         self.templates.append(template_id)
+        self.labels.append(label)
         return self._answer("created")  # type: ignore[no-any-return]
 
     def delete_session(self, session_id: str) -> dict[str, Any]:
@@ -138,7 +162,9 @@ def test_a_healthy_daemon_is_probed_by_a_fork_that_is_deleted() -> None:
     health = {"status": "ok", "templates": ["py", "other"], "isolation": "namespaces", "version": "1"}
     state, client = state_of(health, {"session_id": "s1"})
     assert (state.up, state.templates, state.isolation) == (True, ("py", "other"), "namespaces")
-    assert (client.templates, client.deleted) == (["py"], ["s1"])
+    assert (client.templates, client.labels, client.deleted) == (["py"], [None], ["s1"])
+    _, labelling = state_of({**health, "capabilities": ["label"]}, {"session_id": "s1"})
+    assert labelling.labels == [PROBE_LABEL]
 
 
 def test_a_fork_that_fails_is_down_whatever_health_says() -> None:
@@ -156,6 +182,11 @@ def test_a_session_socket_without_health_is_probed_blindly() -> None:
     state, client = state_of(CollimateError("no such path", 404), CollimateError("unknown", 404, "no_template"))
     assert (state.up, state.templates) == (True, None)
     assert client.templates == [NOT_A_TEMPLATE]
+    assert (
+        not Backend("", client=Client(CollimateError("no such path", 404), CollimateDrainingError("going")))
+        .ready("py")
+        .up
+    )
     assert not state_of(CollimateError("no such path", 404), UnreachableError("refused"))[0].up
 
 

@@ -13,7 +13,7 @@ from worker.ledger import ONE_SHOT_BYTES, LedgerEntry, SessionLabel, is_node_loc
 from worker.session_janitor import Facts, reason_to_reap
 
 K = "ab" * 16
-ENTRY = LedgerEntry(session="s1", node="n1", endpoint="unix:/run/s.sock", exec_id=f"{K}-0-0-ff")
+ENTRY = LedgerEntry(session="s1", node="n1", endpoint="unix:/run/s.sock", exec_id=f"{K}-0-0-ff", seed="5eed")
 SHORT: dict[str, Any] = {"timeout_seconds": 10}
 LARGE = json.dumps({"type": "unit_test", "tests": [], "entry": "x" * ONE_SHOT_BYTES})
 
@@ -38,7 +38,7 @@ def test_short_small_and_closed_batches_are_run_again_the_rest_is_remembered(
 
 def test_an_entry_comes_back_as_it_went() -> None:
     assert LedgerEntry.unpack(ENTRY.pack()) == ENTRY
-    odd = LedgerEntry(session="s\udc80", node="n", endpoint="http://h:1", exec_id="e")
+    odd = LedgerEntry(session="s\udc80", node="n", endpoint="http://h:1", exec_id="e", seed="5")
     assert LedgerEntry.unpack(odd.pack()) == odd
 
 
@@ -79,7 +79,7 @@ def test_a_later_writer_may_add_to_an_entry() -> None:
     ],
 )
 def test_whose_daemon_has_the_session(endpoint: str, node: str, seen_as: str, reachable: bool) -> None:
-    entry = LedgerEntry(session="s1", node="n1", endpoint=endpoint, exec_id="e")
+    entry = LedgerEntry(session="s1", node="n1", endpoint=endpoint, exec_id="e", seed="5")
     assert entry.reachable_from(node, seen_as) is reachable
     assert is_node_local(endpoint) is ("example" not in endpoint)
 

@@ -94,6 +94,18 @@ def test_the_same_session_serves_all_execs_of_a_candidate(world: World) -> None:
     assert world.table.execs == ["s1"] * 3
 
 
+def test_an_exec_that_is_sent_again_runs_under_the_same_seed(world: World) -> None:
+    _, first = world.own()
+    world.executor(first).run(REQUEST, role="runner", index=0)
+    _, second = world.own()
+    world.executor(second).run(REQUEST, role="runner", index=0)
+    world.executor(second).run(replace(REQUEST, seed="ab" * 32), role="runner", index=0)
+    world.executor(second).run(REQUEST, role="runner", index=1)
+    seeds = [request["seed"] for request in world.table.requests]
+    assert seeds[0] == seeds[1] != seeds[3]
+    assert seeds[2] == "ab" * 32
+
+
 def test_judges_and_programs_that_are_no_runner_have_no_session(world: World) -> None:
     _, sessions = world.own()
     execute = world.executor(sessions)
