@@ -61,7 +61,9 @@ _PRELOAD = (
     "typing",
 )
 """What candidates import most; warm, they cost a fork nothing."""
-_FDS = 1024
+_EXEC_FDS = 1024
+_ZYGOTE_FDS = 256
+"""What a zygote holds beside one pidfd per session, if all of them are its own."""
 _ADDRESS_SPACE_SLACK = 512 * MIB
 """Where there are no control groups, RLIMIT_AS stands in for the memory limit; the interpreter's own mappings
 and thread stacks count in it."""
@@ -139,8 +141,8 @@ class NamespaceBackend:
             "programs": self._programs.texts,
             "base_filter": base64.b64encode(filters.base).decode(),
             "seal_filter": base64.b64encode(filters.seal).decode(),
-            "rlimits": {"RLIMIT_CORE": 0, "RLIMIT_NOFILE": _FDS},
-            "exec_rlimits": self._stand_ins(template),
+            "max_fd": self._limits.max_sessions + _ZYGOTE_FDS,
+            "exec_rlimits": {"RLIMIT_NOFILE": _EXEC_FDS, **self._stand_ins(template)},
             "tmpfs_bytes": template.tmpfs_mb * MIB,
             "workdir": WORKDIR,
             "rebinds": rebinds(interpreter.roots),

@@ -49,18 +49,23 @@ class Zygote:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.control = ours
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  (closed by close)
-        with theirs, tempfile.TemporaryFile() as settings:
-            settings.write(json.dumps(plan.settings).encode())
-            settings.seek(0)
-            self._process = subprocess.Popen(
-                _launch_command(plan, control_fd=theirs.fileno(), settings_fd=settings.fileno()),
-                stdin=subprocess.DEVNULL,
-                stdout=self._errors,
-                stderr=self._errors,
-                pass_fds=(theirs.fileno(), settings.fileno()),
-                env={"PATH": os.defpath},
-                start_new_session=True,
-            )
+        try:
+            with theirs, tempfile.TemporaryFile() as settings:
+                settings.write(json.dumps(plan.settings).encode())
+                settings.seek(0)
+                self._process = subprocess.Popen(
+                    _launch_command(plan, control_fd=theirs.fileno(), settings_fd=settings.fileno()),
+                    stdin=subprocess.DEVNULL,
+                    stdout=self._errors,
+                    stderr=self._errors,
+                    pass_fds=(theirs.fileno(), settings.fileno()),
+                    env={"PATH": os.defpath},
+                    start_new_session=True,
+                )
+        except BaseException:
+            ours.close()
+            self._errors.close()
+            raise
 
     def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Until it has imported everything; IsolationUnavailable with its own words when it can't."""
@@ -126,6 +131,17 @@ class Zygote:
             self._process.kill()
             self._process.wait()
         self._errors.close()
+
+
+def started(plan: ZygotePlan) -> Zygote:
+    """A zygote that is ready; nothing is left of one that can't be."""
+    zygote = Zygote(plan)
+    try:
+        zygote.wait_ready()
+    except BaseException:
+        zygote.close()
+        raise
+    return zygote
 
 
 def _launch_command(plan: ZygotePlan, *, control_fd: int, settings_fd: int) -> list[str]:
@@ -202,11 +218,12 @@ class ZygoteKeeper:
 
     def _keep(self) -> None:
         try:
-            started = [(key, Zygote(plan)) for key, plan in self._plans.items() for _ in range(self._count)]
-            for key, zygote in started:
-                self._zygotes[key].append(zygote)
-            for _, zygote in started:
-                zygote.wait_ready()
+            for key, plan in self._plans.items():
+                for _ in range(self._count):
+                    self._zygotes[key].append(Zygote(plan))
+            for living in self._zygotes.values():
+                for zygote in living:
+                    zygote.wait_ready()
         except (OSError, IsolationUnavailable) as exc:
             self._failure = exc if isinstance(exc, IsolationUnavailable) else IsolationUnavailable(str(exc))
         self._ready.set()
@@ -245,8 +262,7 @@ class ZygoteKeeper:
         for key, living in self._zygotes.items():
             while len(living) < self._count:
                 try:
-                    zygote = Zygote(self._plans[key])
-                    zygote.wait_ready()
+                    zygote = started(self._plans[key])
                 except (OSError, IsolationUnavailable) as exc:
                     log.error("a warm interpreter could not be started: %s", exc)
                     return False

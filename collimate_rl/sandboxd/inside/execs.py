@@ -19,9 +19,6 @@ from typing import Any, NoReturn
 from . import syscalls
 from .forkhooks import DeferredHooks
 
-_MAX_FD = 1024
-"""RLIMIT_NOFILE of everything in a jail."""
-
 
 class Execs:
     """What every exec of a zygote shares: the last filter, the guest programs, the working directory."""
@@ -30,6 +27,7 @@ class Execs:
         self._hooks = hooks
         self.workdir = settings["workdir"]
         self._programs = {name: _load_program(name, text) for name, text in settings["programs"].items()}
+        self._max_fd = settings["max_fd"]
         self._rlimits = {getattr(resource, name): value for name, value in settings["exec_rlimits"].items()}
         self._seal = syscalls.SeccompFilter(b64decode(settings["seal_filter"]))
 
@@ -41,19 +39,21 @@ class Execs:
         try:
             os.dup2(output, 1)
             os.dup2(output, 2)
-            os.closerange(3, _MAX_FD)
+            os.closerange(3, self._max_fd)
             if problem is not None:
                 _complain(f"files were not written: {problem}")
                 os._exit(1)
             self._lose_all_rights(oom_score)
+            self._run(request)
         except BaseException as exc:
-            _complain(f"the sandbox could not be entered: {exc!r}")
+            _complain(f"the exec could not be started: {exc!r}")
+        finally:
+            # Nothing may unwind from here into the loops of the zygote or the init.
             os._exit(126)
-        self._run(request)
 
     def _lose_all_rights(self, oom_score: int) -> None:
         for name, value in self._rlimits.items():
-            resource.setrlimit(name, (value, value))
+            _lower(name, value)
         syscalls.drop_capabilities()
         # /proc/self belongs to root until the process is dumpable.
         syscalls.set_dumpable(True)
@@ -76,6 +76,13 @@ class Execs:
             words = [(seed >> shift) & 0xFFFFFFFF for shift in range(0, 256, 32)]
             sys.modules["numpy"].random.seed(words)
         run_python(self._programs[request["program"]] if kind == "program" else None, request.get("code"))
+
+
+def _lower(limit: int, value: int) -> None:
+    _, hard = resource.getrlimit(limit)
+    if hard != resource.RLIM_INFINITY:
+        value = min(value, hard)
+    resource.setrlimit(limit, (value, value))
 
 
 def _load_program(name: str, text: str) -> Callable[[], object]:

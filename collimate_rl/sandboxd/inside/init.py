@@ -59,7 +59,7 @@ def now() -> bytes:
     return time.monotonic_ns().to_bytes(8, sys.byteorder)
 
 
-def wake_on_children() -> int:
+def _wake_on_children() -> int:
     """The read end of a pipe that becomes readable whenever a child has ended."""
     wake, wake_write = os.pipe()
     os.set_blocking(wake, False)
@@ -80,11 +80,7 @@ class SessionInit:
 
     def serve(self) -> NoReturn:
         """Until the daemon closes the channel or kills the namespace."""
-        wake, wake_write = os.pipe()
-        os.set_blocking(wake, False)
-        os.set_blocking(wake_write, False)
-        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, _wake_only)
+        wake = _wake_on_children()
         try:
             # Not a word before the daemon has the zygote's own, which travels on the same channel.
             receive_request(self._channel)
@@ -97,7 +93,7 @@ class SessionInit:
         while True:
             for fd, _ in poll.poll():
                 if fd == wake:
-                    empty(wake)
+                    _empty(wake)
                     self._reap()
                 else:
                     self._take_request()
@@ -211,7 +207,7 @@ def _tell(answer: int, report: dict[str, Any]) -> None:
         pass
 
 
-def empty(fd: int) -> None:
+def _empty(fd: int) -> None:
     """Read a non-blocking pipe to the last byte that is there."""
     try:
         while os.read(fd, 4096):

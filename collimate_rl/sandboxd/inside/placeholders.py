@@ -52,7 +52,7 @@ class PlaceholderSource:
 def _serve(orders: socket.socket) -> NoReturn:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     os.closerange(3, orders.fileno())
-    os.closerange(orders.fileno() + 1, 1024)
+    os.closerange(orders.fileno() + 1, 64)
     placeholders = syscalls.Placeholders()
     try:
         while orders.recv(1):

@@ -26,6 +26,8 @@ from .files import receive_files
 from .forkhooks import DeferredHooks
 from .placeholders import PlaceholderSource
 
+_CONFESSION_S = 10
+
 
 def main(control_fd: int, settings_fd: int, hooks: DeferredHooks) -> NoReturn:
     """Warm up, say so, then serve until the daemon closes the control socket.
@@ -58,8 +60,10 @@ class Zygote:
             importlib.import_module(name)
         if len(os.listdir("/proc/self/task")) > 1:
             raise RuntimeError("a preloaded module started threads: a warm interpreter must be single-threaded")
-        for name, value in settings["rlimits"].items():
-            resource.setrlimit(getattr(resource, name), (value, value))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = settings["max_fd"] if hard == resource.RLIM_INFINITY else min(settings["max_fd"], hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
         os.umask(0o022)
         syscalls.make_mounts_private()
         syscalls.forbid_new_privileges()
@@ -152,6 +156,9 @@ class Zygote:
         try:
             os.setsid()
             self._layout.lay_out()
+        except BaseException as exc:
+            _confess(channel, exc)
+        try:
             request, fds = receive_request(channel)
             begun, output = fds
             problem = receive_files(channel, request["files"], self._workdir)
@@ -166,10 +173,20 @@ class Zygote:
             self._control.close()
             os.setsid()
             self._layout.lay_out()
-            init.SessionInit(channel, self._execs).serve()
         except BaseException as exc:
-            _say(channel, {"error": f"{type(exc).__name__}: {exc}"})
-        os._exit(1)
+            _confess(channel, exc)
+        try:
+            init.SessionInit(channel, self._execs).serve()
+        finally:
+            # Nothing may unwind from here into the zygote's own loop.
+            os._exit(1)
+
+
+def _confess(channel: socket.socket, exc: BaseException) -> NoReturn:
+    """Say why a fork could not be laid out, and end it; not before the daemon, having heard the zygote, spoke."""
+    select.select([channel], [], [], _CONFESSION_S)
+    _say(channel, {"error": f"{type(exc).__name__}: {exc}"})
+    os._exit(1)
 
 
 def _say(channel: socket.socket, header: dict[str, Any]) -> None:
