@@ -82,7 +82,7 @@ class _Execution:
             leave=self._host.leave,
         ) as keeper:
             try:
-                return self._work(keeper)
+                return self._work_and_tidy(keeper)
             except Fenced:
                 return self._fenced()
             except RedisUnavailable as error:
@@ -99,6 +99,13 @@ class _Execution:
         except (QueueError, ValueError):
             logs.emit(logs.BATCH_ERROR, logging.ERROR, k=self._hold.k, exc_info=True)
             return FENCED
+
+    def _work_and_tidy(self, keeper: Keeper) -> str:
+        try:
+            return self._work(keeper)
+        finally:
+            if self._sessions is not None:
+                self._sessions.close()
 
     def _work(self, keeper: Keeper) -> str:
         if not self._grant.payload:

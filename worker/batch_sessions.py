@@ -27,7 +27,8 @@ from worker.ledger import LedgerEntry, SessionLabel
 from worker.persist import persist
 
 GONE = frozenset({404, 410})
-DELETERS = 8
+DELETERS = 4
+DROPPERS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +91,8 @@ class BatchSessions:
         self._gone: set[str] = set()
         """Ids that name no session of this batch any more; a daemon may give them to somebody else's."""
         self._making = 0
+        # A grading thread must not wait for a deletion: there are only as many of them as the node has slots.
+        self._deleters = ThreadPoolExecutor(DELETERS, thread_name_prefix=f"delete-{hold.k[:8]}")
 
     @property
     def client(self) -> SessionClient:
@@ -129,16 +132,20 @@ class BatchSessions:
             blob = self._ledger.pop(index, None)
         entry = LedgerEntry.unpack(blob) if blob is not None else None
         if session is not None:
-            self._delete(session.id)
+            self._deleters.submit(self._delete, session.id)
         elif entry is not None:
-            self._delete_entry(entry)
+            self._deleters.submit(self._delete_entry, entry)
 
     def dropped(self, entries: Mapping[int, bytes]) -> None:
         """A release took these entries out of the ledger: their sessions are this owner's to delete."""
         found = [entry for entry in map(LedgerEntry.unpack, entries.values()) if entry is not None]
-        if found:
-            with ThreadPoolExecutor(min(DELETERS, len(found)), thread_name_prefix="drop") as pool:
+        if found:  # in threads of their own: the keeper may release after the job has closed this
+            with ThreadPoolExecutor(min(DROPPERS, len(found)), thread_name_prefix="drop") as pool:
                 list(pool.map(self._delete_entry, found))
+
+    def close(self) -> None:
+        """Wait until what is being deleted is; each deletion has its own time limit."""
+        self._deleters.shutdown()
 
     def settle(self, timeout_s: float) -> bool:
         """Wait until no session is being made and noted; after a release their notes are refused and they deleted."""

@@ -295,6 +295,7 @@ def test_an_accepted_verdict_gives_the_right_to_delete(world: World) -> None:
     assert world.queue.verdict(grant.hold, passed(1)) is Written.ACCEPTED
     sessions.judged(1)
     sessions.judged(1)
+    sessions.close()
     assert world.table.deleted == ["s2"]
 
 
@@ -356,6 +357,7 @@ def test_what_cannot_be_deleted_now_is_left_to_the_janitor(world: World) -> None
     world.queue.verdict(grant.hold, passed(0))
     world.table.away = UnreachableError("refused")
     sessions.judged(0)
+    sessions.close()
     assert world.table.deleted == []
     janitor = SessionJanitor(world.queue, world.table, "n1", "token")
     assert janitor.round() == 0
