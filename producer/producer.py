@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from collimate_rl.errors import BatchConflict, BatchGone, QueueError, QueueFull, RunMisconfigured
-from collimate_rl.protocol import GradeBatch, Timing, batch_key, check_name, content_hash
+from collimate_rl.protocol import GradeBatch, Timing, batch_key, check_name, content_hash, resubmission_id
 from collimate_rl.protocol.bounds import DEFAULT_DEADLINE_S
 from collimate_rl.queue.batches import DEFAULT_DEPTH, DEFAULT_WINDOW, BatchQueue
 from collimate_rl.queue.clients import connect_blocking, connect_commands
@@ -268,12 +268,11 @@ class Producer:
         chosen = [v.index for v in result.results if v.infra_error or not infra_only]
         if not chosen:
             raise ValueError(f"batch {handle.id!r} has no infra-flagged candidate to grade again")
-        mark = batch_key(handle.id, self.epoch, ",".join(map(str, chosen)))[:12]
         return self.submit(
             template=old.template,
             candidates=[old.candidates[i] for i in chosen],
             spec=old.spec,
-            id=id if id is not None else f"{handle.id[:110]}.r{mark}",
+            id=id if id is not None else resubmission_id(handle.id, self.epoch, chosen),
             seed_mode=old.seed_mode,
             base_seed=old.base_seed,
             seeds=[old.seeds[i] for i in chosen],

@@ -70,7 +70,7 @@ def _text(known: Evidence) -> str:
     if state:
         lines.append(f"owners lost: {state.get('losses', '0')}; the last was {state.get('worker', '')}")
     for one in known.candidates:
-        lines += [f"--- candidate {one.index}", printable(batch.candidates[one.index])]
+        lines += [f"--- candidate {one.index}", printable(batch.candidates[one.index]).rstrip("\n")]
     return "\n".join(lines)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collimate_rl.protocol.bounds import check_name, clip_tail, clip_text
 from collimate_rl.protocol.codes import MISCONFIGURED, OUTCOMES, OWN_INFRA_CODES, ResultStatus
-from collimate_rl.protocol.identity import batch_key, content_hash
+from collimate_rl.protocol.identity import batch_key, content_hash, resubmission_id
 from collimate_rl.protocol.messages import CaseReport, GradeBatch, Verdict, infra_verdict
 from collimate_rl.protocol.results import BatchResult
 from collimate_rl.protocol.states import BatchStatus
@@ -27,4 +27,5 @@ __all__ = [
     "clip_text",
     "content_hash",
     "infra_verdict",
+    "resubmission_id",
 ]

@@ -42,6 +42,12 @@ def content_hash(batch: GradeBatch, explicit_seeds: Sequence[str | None] | None 
     return digest.hexdigest()
 
 
+def resubmission_id(id: str, epoch: int, indices: Sequence[int]) -> str:
+    """The id under which these candidates of a finished batch are graded again: the same, whoever asks for that."""
+    mark = batch_key(id, epoch, ",".join(map(str, indices)))[:12]
+    return f"{id[:110]}.r{mark}"
+
+
 def canonical_json(value: object) -> str:
     """One text per value: sorted keys, no blanks, ASCII."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
