@@ -13,7 +13,7 @@ import pytest
 
 from collimate_rl.sandboxd.jail import environment
 from tests.fixtures.sandbox_daemon import RunningDaemon
-from tests.fixtures.sandboxd_wire import call, code, control_groups, eventually, footprint, run
+from tests.fixtures.sandboxd_wire import call, code, control_groups, eventually, footprint, run, session_exec
 
 NEIGHBOUR = """
 import subprocess, sys, threading, time
@@ -252,6 +252,29 @@ time.sleep(300)
 def test_kill_of_process_1(beside: str) -> None:
     answer = code(beside, TOP + "os.kill(1, signal.SIGKILL)\nos.kill(1, signal.SIGTERM)\nprint('still here')")
     assert (answer["stdout"], answer["exit_code"]) == ("still here\n", 0)
+
+
+EVERY_SIGNAL = """
+import os, signal, time
+print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)
+for number in signal.valid_signals():
+    for _ in range(3): os.kill(1, number)
+time.sleep(0.2)
+print('still here')
+"""
+
+
+def test_every_signal_to_process_1(beside: str) -> None:
+    answer = code(beside, EVERY_SIGNAL)
+    assert (answer["stdout"], answer["exit_code"]) == ("True\nstill here\n", 0)
+    # As many forks as were at hand when the signals came: they, too, are as they were.
+    assert [code(beside, "print(1)")["stdout"] for _ in range(8)] == ["1\n"] * 8
+
+
+def test_every_signal_to_the_init_of_a_session(beside: str, sandbox_session: str) -> None:
+    for _ in range(2):
+        answer = session_exec(beside, sandbox_session, code=EVERY_SIGNAL)
+        assert (answer["stdout"], answer["exit_code"]) == ("True\nstill here\n", 0)
 
 
 def test_kill_of_its_parent(beside: str) -> None:

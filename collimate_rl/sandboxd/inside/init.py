@@ -2,7 +2,7 @@
 
 The init of a session starts execs, reaps whatever is orphaned and reports exit codes. It is not dumpable and keeps the
 capabilities of the jail's user namespace, so the processes that it starts (which have none) can neither trace it nor
-read it, and as process 1 no signal of theirs reaches it.
+read it, and as process 1 it gets no signal of theirs but one that it has a handler for: SIGCHLD, which changes nothing.
 """
 
 from __future__ import annotations
@@ -69,17 +69,29 @@ def _wake_on_children() -> int:
     return wake
 
 
+def _mute() -> dict[int, Any]:
+    """Ignore every signal that has a handler (SIGINT, at least); what those handlers were."""
+    known = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    handlers = {int(number): handler for number, handler in known.items() if callable(handler)}
+    for number in handlers:
+        signal.signal(number, signal.SIG_IGN)
+    return handlers
+
+
 class SessionInit:
     """The init of a fork that stays: execs side by side, each reporting on a descriptor that came with it."""
 
     def __init__(self, channel: socket.socket, execs: Execs) -> None:
         self._channel = channel
         self._execs = execs
+        self._handlers: dict[int, Any] = {}
+        """What execs are to have for signals that are muted here."""
         self._running: dict[int, tuple[str, int, int]] = {}
         """pid of the exec's main process -> (exec id, its tag, its report descriptor)"""
 
     def serve(self) -> NoReturn:
         """Until the daemon closes the channel or kills the namespace."""
+        self._handlers = _mute()
         wake = _wake_on_children()
         try:
             # Not a word before the daemon has the zygote's own, which travels on the same channel.
@@ -116,6 +128,8 @@ class SessionInit:
         if pid == 0:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for number, handler in self._handlers.items():
+                signal.signal(number, handler)
             self._execs.run(request, output, problem, oom_score=_OOM_SCORE)
         self._running[pid] = (request["id"], tag, answer)
         os.close(output)

@@ -1,6 +1,7 @@
 """A helper process of the zygote that keeps the processes 1 of coming forks at hand.
 
-It is a process of its own because it ignores SIGCHLD, where the zygote must not: the zygote waits for its forks.
+It is a process of its own because it ignores SIGCHLD, where the zygote must not: the zygote waits for its forks. It
+ignores all else, too, and so do the processes 1, to which any exec may send a signal.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ class PlaceholderSource:
 
 
 def _serve(orders: socket.socket) -> NoReturn:
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    # A handler would let its signal through to a process 1, and run in the memory that they all share.
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(number, signal.SIG_IGN)
     os.closerange(3, orders.fileno())
     os.closerange(orders.fileno() + 1, 64)
     placeholders = syscalls.Placeholders()
