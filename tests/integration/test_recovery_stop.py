@@ -135,12 +135,11 @@ def test_a_draining_daemon_pauses_its_node_and_others_go_on(
     drained = node("n1", processes=3, slots=2, backend=draining.backend, timing=HASTY)
     drained.wait_for("worker_ready", count=3)
     holding = LongExec(draining)
-    k = audit.submit([slow(1.5), slow(1.5), slow(1.5), RIGHT, WRONG], recovery="attach")
-    drained.wait_for("batch_claimed", k=k)
+    k = audit.submit([slow(4), slow(4), slow(4), RIGHT, WRONG], recovery="attach")
     until(lambda: len(ledger(audit, k)) == 2, "the slow ones were never noted")
-    other = node("n2", processes=1, slots=8, timing=HASTY)
-    other.wait_for("worker_ready")
     draining.drain()
+    drained.wait_for("batch_released", k=k)
+    other = node("n2", processes=1, slots=8, timing=HASTY)
     result = audit.result(k)
     assert [v.reward for v in result.results] == [1.0, 1.0, 1.0, 1.0, 0.0]
     assert {v.node for v in result.results[2:]} == {"n2"}
