@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import threading
 from collections.abc import Iterator
@@ -101,6 +102,7 @@ def test_the_daemon_warns_and_ends_clean() -> None:
     words = daemon.log.read_text()
     daemon.process.send_signal(signal.SIGTERM)
     assert daemon.process.wait(30) == 0
+    shutil.rmtree(daemon.folder, ignore_errors=True)
     assert "ISOLATION IS OFF" in words
 
 
