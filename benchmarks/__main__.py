@@ -11,11 +11,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks import isolation, queueing
+from benchmarks import fairness, isolation, queueing
 from benchmarks.measure import median, ratio
 
 RESULTS = Path(__file__).parent / "results"
-AIMS = {"isolated : plain": 4.0, "queued : inline": 0.8}
+AIMS = {"isolated : plain": 4.0, "queued : inline": 0.8, "10 batches beside 10,000 : alone": 3.0}
 
 
 def main() -> int:
@@ -34,12 +34,17 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="cb-", dir="/tmp") as directory:
         isolated = isolation.measure(Path(directory), options.rounds)
     queued = queueing.measure(options.rounds)
+    seconds = fairness.measure(options.rounds)
     ratios = {
         "isolated : plain": ratio(isolated, "graded, namespaces", "graded, isolation none"),
         "graded : bare exec, namespaces": ratio(isolated, "graded, namespaces", "bare exec, namespaces"),
         "queued : inline": ratio(queued, "queued", "inline"),
+        "10 batches beside 10,000 : alone": ratio(seconds, "beside 10,000", "10 batches alone"),
     }
     _print("per second (median, lowest, highest)", {**isolated, **queued})
+    print("\nseconds for a run's 10 batches (median, lowest, highest)")
+    for name, values in seconds.items():
+        print(f"  {name:<32}{median(values):8.2f}{min(values):10.2f}{max(values):10.2f}")
     print("\nratios (median of the rounds' own)")
     for name, value in ratios.items():
         aim = f"   aim {AIMS[name]:g}" if name in AIMS else ""
@@ -47,7 +52,7 @@ def main() -> int:
     print(f"\n{time.monotonic() - began:.0f} s")
     out = options.out or RESULTS / f"{time.strftime('%Y%m%d-%H%M%S')}.json"
     out.parent.mkdir(parents=True, exist_ok=True)
-    rounds = {"isolation": isolated, "queue": queued}
+    rounds = {"isolation": isolated, "queue": queued, "fairness, seconds": seconds}
     out.write_text(json.dumps({"machine": machine, "ratios": ratios, "per_second": rounds}, indent=2) + "\n")
     print(f"written to {out}")
     return 0
