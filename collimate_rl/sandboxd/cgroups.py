@@ -1,4 +1,4 @@
-"""Control groups of forks: version 2, version 1 (memory and pids hierarchies), or none.
+"""Control groups of forks: version 2, version 1 (memory and pids hierarchies, and cpu where there is one), or none.
 
 What there is is read from /proc/self/cgroup and /proc/self/mountinfo; whether it may be used is found out by trying.
 """
@@ -16,13 +16,16 @@ from typing import Protocol
 
 log = logging.getLogger(__name__)
 PREFIX = "collimate-sandboxd-"
+_VERSION1 = ("memory", "pids", "cpu")
+"""In the order of a layout's folders. The last one is for fairness alone: with it every fork weighs the same, however
+many processes and sessions it starts."""
 _KEPT = 64
 """Empty groups kept for reuse, per set of limits."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Where groups can be made. `kind` is "v2" (one folder), "v1" (memory, pids) or "none" (no folder)."""
+    """Where groups can be made. `kind` is "v2" (one folder), "v1" (memory, pids, maybe cpu) or "none" (no folder)."""
 
     kind: str
     folders: tuple[str, ...] = ()
@@ -44,12 +47,12 @@ def detect(cgroup_text: str, mountinfo_text: str) -> Layout:
         if kind == "cgroup2" and "" in own:
             unified = _folder(mountpoint, root, own[""])
         elif kind == "cgroup":
-            for controller in ("memory", "pids"):
+            for controller in _VERSION1:
                 if controller in options and controller in own:
                     version1[controller] = _folder(mountpoint, root, own[controller])
-    if len(version1) == 2:
-        return Layout(kind="v1", folders=(version1["memory"], version1["pids"]))
-    if unified is not None and not version1:
+    if version1.keys() >= {"memory", "pids"}:
+        return Layout(kind="v1", folders=tuple(version1[name] for name in _VERSION1 if name in version1))
+    if unified is not None and version1.keys() <= {"cpu"}:
         return Layout(kind="v2", folders=(unified,))
     return Layout(kind="none")
 
@@ -143,7 +146,7 @@ class FolderCgroups:
             else:
                 _write(f"{folders[0]}/memory.max", memory_bytes)
                 _write_if_there(f"{folders[0]}/memory.swap.max", 0)
-            _write(f"{folders[-1]}/pids.max", pids)
+            _write(f"{folders[1 if self.kind == 'v1' else 0]}/pids.max", pids)
         except OSError:
             group.remove()
             raise
@@ -254,7 +257,10 @@ def open_cgroups(layout: Layout, mark: str) -> Cgroups:
     """Groups that work, as tried with one; NoCgroups, with the reason in the log, when none do."""
     if layout.kind == "none":
         return NoCgroups()
-    choices = [layout.folders] if layout.kind == "v1" else [(home,) for home in _version2_homes(layout.folders[0])]
+    if layout.kind == "v1":
+        choices = [layout.folders, layout.folders[:2]] if len(layout.folders) > 2 else [layout.folders]
+    else:
+        choices = [(home,) for home in _version2_homes(layout.folders[0])]
     for homes in choices:
         parents = tuple(f"{home}/{PREFIX}{mark}" for home in homes)
         groups = FolderCgroups(layout.kind, parents)
@@ -302,8 +308,7 @@ def _enable_controllers(folder: str) -> None:
     fd = os.open(f"{folder}/cgroup.subtree_control", os.O_WRONLY)
     try:
         os.write(fd, b"+memory +pids")
-        # With it every fork weighs the same, however many processes it starts. (Version 1 has no need: there the
-        # scheduler groups by session, and every exec leads one.)
+        # With it every fork weighs the same, however many processes it starts.
         try:
             os.write(fd, b"+cpu")
         except OSError as exc:

@@ -35,7 +35,7 @@ V1_MOUNTS = "\n".join(
             V1_MOUNTS,
             Layout(
                 kind="v1",
-                folders=("/sys/fs/cgroup/memory/api/1a5c", "/sys/fs/cgroup/pids"),
+                folders=("/sys/fs/cgroup/memory/api/1a5c", "/sys/fs/cgroup/pids", "/sys/fs/cgroup/cpu,cpuacct"),
             ),
             id="hierarchies with different paths",
         ),
@@ -44,6 +44,12 @@ V1_MOUNTS = "\n".join(
             V1_MOUNTS + "\n" + mount("/sys/fs/cgroup/unified", "nsdelegate", kind="cgroup2"),
             Layout(kind="v1", folders=("/sys/fs/cgroup/memory/api/1a5c", "/sys/fs/cgroup/pids")),
             id="hybrid: the controllers are where the hierarchies are",
+        ),
+        pytest.param(
+            "1:cpu,cpuacct:/\n0::/",
+            mount("/sys/fs/cgroup/cpu,cpuacct", "cpu,cpuacct") + "\n" + mount("/sys/fs/cgroup", "x", kind="cgroup2"),
+            Layout(kind="v2", folders=("/sys/fs/cgroup",)),
+            id="hybrid: only what matters less is in version 1",
         ),
         pytest.param(
             "0::/user.slice/user-1000.slice/app.scope",
@@ -117,6 +123,22 @@ def test_version_1_groups(tmp_path: Path) -> None:
     group.release()
     assert groups.create(memory_bytes=512 << 20, pids=64) is group
     assert groups.create(memory_bytes=512 << 20, pids=65) is not group
+
+
+@pytest.mark.usefixtures("fake_kernel")
+@pytest.mark.parametrize("there", [True, False])
+def test_version_1_weighs_forks_alike_where_it_may(tmp_path: Path, there: bool) -> None:
+    hierarchies = ("memory", "pids", "cpu")
+    for hierarchy in hierarchies if there else hierarchies[:2]:
+        Path.mkdir(tmp_path / hierarchy)
+    layout = Layout(kind="v1", folders=tuple(str(tmp_path / hierarchy) for hierarchy in hierarchies))
+    groups = open_cgroups(layout, "1-2-3")
+    assert groups.kind == "v1"
+    groups.create(memory_bytes=1 << 20, pids=9).add(4711)
+    (pids,) = (tmp_path / "pids" / f"{PREFIX}1-2-3").glob("f*")
+    assert (pids / "pids.max").read_text() == "9"
+    entered = [path.read_text() for path in tmp_path.glob(f"*/{PREFIX}1-2-3/f*/cgroup.procs")]
+    assert entered == ["4711"] * (3 if there else 2)
 
 
 @pytest.mark.usefixtures("fake_kernel")
