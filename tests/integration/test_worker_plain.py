@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 
+from collimate_rl.client import CollimateClient
 from collimate_rl.protocol import ResultStatus, keys
 from collimate_rl.queue.clients import connect_commands
+from tests.fixtures.recovery import execs, sessions_of
 from tests.fixtures.worker_batches import RIGHT, WRONG, Audit, slow
 from tests.fixtures.worker_nodes import HASTY, PATIENCE_S, until
 
@@ -124,6 +126,34 @@ def test_without_a_janitor_on_its_node_any_janitor_takes_over_what_it_held(plain
     assert [(v.reward, v.attempt) for v in audit.result(k).results] == [(1.0, 1), (1.0, 2)]
     assert (second.end(signal.SIGTERM), janitor.end(signal.SIGTERM)) == (0, 0)
     audit.check_each_answered_once()
+
+
+def test_what_a_killed_worker_had_running_is_attached_to(
+    plain: StartPlain, audit: Audit, daemon: CollimateClient
+) -> None:
+    janitor = plain(JANITOR)
+    first = plain(RQ)
+    k = audit.submit([RIGHT, slow(8)], recovery="attach")
+    first.wait_for("candidate_graded", k=k)
+    until(lambda: execs(daemon, k) == {1: 1}, "the slow one never started")
+    first.end(signal.SIGKILL)
+    janitor.wait_for("buried", k=k)
+    second = plain(RQ)
+    verdicts = audit.result(k).results
+    assert [(v.reward, v.attempt, v.recovered) for v in verdicts] == [(1.0, 1, "none"), (1.0, 2, "waited")]
+    assert (second.end(signal.SIGTERM), janitor.end(signal.SIGTERM)) == (0, 0)
+    audit.check_each_answered_once()
+
+
+def test_a_stop_deletes_the_sessions_of_what_it_releases(
+    plain: StartPlain, audit: Audit, daemon: CollimateClient
+) -> None:
+    worker = plain(RQ, GRACE="2")
+    k = audit.submit([slow(15)], recovery="attach")
+    until(lambda: execs(daemon, k) == {0: 1}, "it never started")
+    assert worker.end(signal.SIGTERM) == 0
+    assert sessions_of(daemon, k) == set()
+    assert audit.state(k, "status") == "open"
 
 
 def test_a_stop_under_load_releases_within_the_grace(plain: StartPlain, audit: Audit) -> None:
