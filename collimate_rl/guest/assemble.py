@@ -10,6 +10,7 @@ import ast
 import io
 import itertools
 import keyword
+import re
 import string
 import tokenize
 from functools import lru_cache
@@ -20,6 +21,7 @@ _PACKAGE = "collimate_rl.guest"
 _LAYOUT = (tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER, tokenize.INDENT, tokenize.DEDENT)
 _WORDS = (tokenize.NAME, tokenize.NUMBER, tokenize.STRING)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+_COMPOUND = frozenset("async class def elif else except finally for if try while with".split())
 
 Place = Tuple[int, int]
 Function = Union[ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda]
@@ -74,7 +76,7 @@ def _minified(source: Source, renames: Renames) -> str:
     cuts = _annotations(source)
     methods = _method_names(source)
     locals_at = _local_names(source, renames)
-    lines: List[str] = []
+    lines: List[Tuple[int, str]] = []
     line, depth, previous, before, opening = "", 0, 0, "", True
     skip_to: Place = (0, 0)
     function_end: Place = (0, 0)
@@ -84,7 +86,7 @@ def _minified(source: Source, renames: Renames) -> str:
         depth += (kind == tokenize.INDENT) - (kind == tokenize.DEDENT)
         if kind == tokenize.NEWLINE:
             if line:
-                lines.append(" " * depth + line)
+                lines.append((depth, line))
             line, previous, opening = "", 0, True
             continue
         if kind in _LAYOUT:
@@ -109,7 +111,24 @@ def _minified(source: Source, renames: Renames) -> str:
             line += " "
         line += word
         previous, before = kind, token.string
-    return "\n".join(lines) + "\n"
+    return _laid_out(lines)
+
+
+def _laid_out(lines: Sequence[Tuple[int, str]]) -> str:
+    """Lines, with their depths, as text: simple statements of a block on one line, on its header's if they are all."""
+    joined: List[Tuple[int, str, bool]] = []
+    for depth, line in lines:
+        simple = line[0] != "@" and re.split(r"\W", line)[0] not in _COMPOUND
+        if simple and joined and joined[-1][2] and joined[-1][0] == depth:
+            joined[-1] = (depth, joined[-1][1] + ";" + line, True)
+        else:
+            joined.append((depth, line, simple))
+    depths = [depth for depth, _, _ in joined] + [0]
+    text = ""
+    for n, (depth, line, simple) in enumerate(joined):
+        is_whole_block = simple and n > 0 and depths[n - 1] < depth > depths[n + 1]
+        text += line if is_whole_block else ("\n" if n else "") + " " * depth + line
+    return text + "\n"
 
 
 def _end(node: Union[ast.expr, ast.stmt]) -> Place:

@@ -87,6 +87,51 @@ def up():
     assert space["count"] == 1
 
 
+def test_statements_stand_side_by_side_and_mean_the_same() -> None:
+    source = """
+import functools
+told = []
+def note(word):
+    told.append(word)
+    return word
+class Kept:
+    first = note("class")
+    @functools.lru_cache(None)
+    def get(self, n):
+        total = 0
+        for k in range(n):
+            if k % 2:
+                note("odd")
+                continue
+            total += k
+        else:
+            note("else")
+        while total > 100:
+            total -= 1
+        return total
+    last = note("end")
+try:
+    note("try")
+    1 / 0
+except ZeroDivisionError:
+    with open(0, closefd=False) as stream:
+        note("except")
+        note("with")
+finally:
+    (note("finally"), note("tuple"))
+text = \"\"\"
+    kept: as it is
+\"\"\"
+"""
+    plain: dict[str, Any] = {"__name__": "plain"}
+    exec(source, plain)
+    made = run(source)
+    assert made["Kept"]().get(4) == plain["Kept"]().get(4) == 2
+    assert made["told"] == plain["told"]
+    assert made["text"] == plain["text"]
+    assert len(minified(source).splitlines()) < 25
+
+
 def test_the_text_depends_on_the_sources_alone() -> None:
     code = "from collimate_rl import guest; print(sorted(guest.programs().items()))"
     seen = {
