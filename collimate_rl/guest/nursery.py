@@ -15,6 +15,7 @@ from typing import Any, Callable, NoReturn
 RECURSION = 50_000
 STACK = 120 << 20  # bytes; Linux keeps 128 MiB free below the main thread's stack, whose limit counts as it grows
 REAPS = 100
+FDS = 1024
 DEATH_SIGNAL, DUMPABLE, SUBREAPER = 1, 4, 36  # prctl(2)
 KILL = int(signal.SIGKILL)
 
@@ -110,6 +111,9 @@ def wake_up(draws: Any) -> None:
         hard = resource.getrlimit(resource.RLIMIT_STACK)[1]
         room = STACK if hard == resource.RLIM_INFINITY else min(STACK, hard)
         resource.setrlimit(resource.RLIMIT_STACK, (room, hard))
+        # Too few to keep anybody else, the holder among them, from passing descriptors on (see unix(7), ETOOMANYREFS).
+        fds = min(FDS, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+        resource.setrlimit(resource.RLIMIT_NOFILE, (fds, fds))
     except (OSError, ValueError):
         room = STACK // 16  # no Linux
     sys.setrecursionlimit(max(1000, room // (STACK // RECURSION)))

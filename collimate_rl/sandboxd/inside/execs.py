@@ -19,6 +19,10 @@ from typing import Any, NoReturn
 from . import syscalls
 from .forkhooks import DeferredHooks
 
+_PROGRAM_FDS = 4096
+"""RLIMIT_NOFILE of the guest programs. The kernel lets a process pass no descriptors on while those in flight of its
+user, and so of all forks of all zygotes, are more than this: what other execs have must not be enough to get there."""
+
 
 class Execs:
     """What every exec of a zygote shares: the last filter, the guest programs, the working directory."""
@@ -43,7 +47,7 @@ class Execs:
             if problem is not None:
                 _complain(f"files were not written: {problem}")
                 os._exit(1)
-            self._lose_all_rights(oom_score)
+            self._lose_all_rights(oom_score, trusted=request["kind"] == "program")
             self._run(request)
         except BaseException as exc:
             _complain(f"the exec could not be started: {exc!r}")
@@ -51,9 +55,9 @@ class Execs:
             # Nothing may unwind from here into the loops of the zygote or the init.
             os._exit(126)
 
-    def _lose_all_rights(self, oom_score: int) -> None:
+    def _lose_all_rights(self, oom_score: int, *, trusted: bool) -> None:
         for name, value in self._rlimits.items():
-            _lower(name, value)
+            _lower(name, _PROGRAM_FDS if trusted and name == resource.RLIMIT_NOFILE else value)
         syscalls.drop_capabilities()
         # /proc/self belongs to root until the process is dumpable.
         syscalls.set_dumpable(True)

@@ -27,6 +27,7 @@ from .forkhooks import DeferredHooks
 from .placeholders import PlaceholderSource
 
 _CONFESSION_S = 10
+_IN_FLIGHT = 16384
 
 
 def main(control_fd: int, settings_fd: int, hooks: DeferredHooks) -> NoReturn:
@@ -62,7 +63,9 @@ class Zygote:
             raise RuntimeError("a preloaded module started threads: a warm interpreter must be single-threaded")
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        wanted = settings["max_fd"] if hard == resource.RLIM_INFINITY else min(settings["max_fd"], hard)
+        # More than it ever has open: see what is said of the guest programs' limit.
+        wanted = max(settings["max_fd"], _IN_FLIGHT)
+        wanted = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
         os.umask(0o022)
         syscalls.make_mounts_private()
