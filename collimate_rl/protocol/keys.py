@@ -76,6 +76,11 @@ def cursor(run: str, producer: str) -> str:
     return f"col:cursor:{run}:{producer}"
 
 
+def turn(queue: str, run: str) -> str:
+    """String: the job id of the bell that the run rang last at the back of the queue's list; what comes goes behind."""
+    return f"col:turn:{queue}:{run}"
+
+
 def owned(node: str) -> str:
     """Hash: worker name to the k that it works on."""
     return f"col:owned:{node}"

@@ -141,6 +141,8 @@ class Store:
     """Of the batch's run: k to when it would expire."""
     bells: tuple[Bell, ...] = ()
     """The queue's list, front first."""
+    tail: str = ""
+    """The job id of the bell that the batch's run rang last at the back."""
     owned: Pairs[tuple[str, str], str] = ()
     """(node, worker) to k."""
     alive: frozenset[str] = frozenset()

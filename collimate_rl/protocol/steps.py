@@ -11,8 +11,8 @@ from collimate_rl.protocol.states import BatchStatus
 from collimate_rl.protocol.timing import Timing
 
 STATUS_OF = {"expired": "expired", "cancelled": "cancelled", "quarantined": "quarantined"}
-LOOK_BACK = 2048
-"""A list longer than this is not searched for a bell's turn: the bell goes to the back."""
+LOOK_AHEAD = 512
+"""So many bells are searched for a bell's turn; where they don't decide, it goes to the back."""
 EXPIRED = "the deadline passed before a verdict"
 
 
@@ -42,17 +42,18 @@ def check_at(store: Store, at: int) -> Store:
     return replace(store, pending=put(store.pending, store.known.k, at))
 
 
-def turn(bells: tuple[Bell, ...], run: str) -> int:
-    """Where a bell of `run` goes: behind the run's own, leaving each other run one bell before it."""
-    if len(bells) > LOOK_BACK:
-        return len(bells)
-    own = max((at + 1 for at, bell in enumerate(bells) if bell.run == run), default=0)
+def turn(bells: tuple[Bell, ...], run: str, tail: str) -> int:
+    """Where a bell of `run` goes: behind the run's last at the back (`tail`), leaving each other run one before it."""
+    jobs = [bell.job for bell in bells]
+    first = jobs.index(tail) + 1 if tail in jobs else 0
     seen: set[str] = set()
-    for at in range(own, len(bells)):
-        if bells[at].run in seen:
-            return next(first for first, bell in enumerate(bells) if bell.job == bells[at].job)
-        if bells[at].run:
-            seen.add(bells[at].run)
+    for bell in bells[first : first + LOOK_AHEAD]:
+        if bell.run == run:
+            seen.clear()
+        elif bell.run in seen:
+            return jobs.index(bell.job)
+        elif bell.run:
+            seen.add(bell.run)
     return len(bells)
 
 
@@ -65,9 +66,12 @@ def ring(store: Store, timing: Timing, *, back: bool) -> Store:
     """One more bell, of its own job id: at the front, or in the run's turn."""
     batch = store.known
     rings = batch.rings + 1
-    at = turn(store.bells, batch.run) if back else 0
-    bells = (*store.bells[:at], Bell(job=f"{batch.k}-{rings}", run=batch.run), *store.bells[at:])
-    store = change(replace(store, bells=bells), rings=rings, unlisted=0, unlisted_at=0, ring_at=0)
+    job = f"{batch.k}-{rings}"
+    at = turn(store.bells, batch.run, store.tail) if back else 0
+    bells = (*store.bells[:at], Bell(job=job, run=batch.run), *store.bells[at:])
+    store = change(
+        replace(store, bells=bells, tail=job if back else store.tail), rings=rings, unlisted=0, unlisted_at=0, ring_at=0
+    )
     return check_at(store, store.now + timing.recheck_ms)
 
 

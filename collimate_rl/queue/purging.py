@@ -60,11 +60,13 @@ def purge_run(
     names = [keys.inflight(run)]
     for pattern in (keys.results(run, "*"), keys.cursor(run, "*")):
         names += _scan(queue, pattern)
+    streams = len(names) - 1
+    names += _scan(queue, keys.turn("*", run))
     with translate_errors("remove a run's streams"):
         queue.client.delete(*names)
     if broken is not None:
         raise broken
-    return PurgedRun(batches=batches, streams=len(names) - 1, cut_short=cut_short)
+    return PurgedRun(batches=batches, streams=streams, cut_short=cut_short)
 
 
 def _batches_of(queue: BatchQueue, run: str) -> list[str]:

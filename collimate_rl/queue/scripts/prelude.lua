@@ -112,8 +112,9 @@ local function load(k)
   S.pending = 'col:pending:' .. S.queue
   S.inflight = 'col:inflight:' .. S.run
   S.list = 'rq:queue:' .. S.queue
+  S.tail = 'col:turn:' .. S.queue .. ':' .. S.run
   S.askers = redis.call('SMEMBERS', p.askers)
-  local more = { S.pending, 'zset', S.inflight, 'zset', S.list, 'list' }
+  local more = { S.pending, 'zset', S.inflight, 'zset', S.list, 'list', S.tail, 'string' }
   for _, who in ipairs(S.askers) do
     more[#more + 1] = 'col:results:' .. S.run .. ':' .. who
     more[#more + 1] = 'stream'
@@ -145,29 +146,28 @@ local function keep(S, key)
   redis.call('PEXPIREAT', key, int(S.until_))
 end
 
--- turn(S): the job id on the list before which a bell of this run goes; nil for the back. It goes behind the run's own
--- bells and leaves each other run one bell before it, so that runs take turns however much each has waiting.
-local LOOK_BACK = 2048
-local function run_of(jid)
-  local run = redis.pcall('HGET', 'col:state:' .. string.sub(jid, 1, 32), 'run')
-  return type(run) == 'string' and run or ''
-end
-
+-- turn(S): the job id on the list before which a bell of this run goes; nil for the back. It goes behind the bell that
+-- the run rang last at the back (S.tail) and leaves each other run one bell before it, so that runs take turns however
+-- much each has waiting. Where the next LOOK_AHEAD bells don't decide, it goes to the back.
+local LOOK_AHEAD = 512
 local function turn(S)
-  local last = redis.call('LINDEX', S.list, -1)
-  if not last or run_of(last) == S.run or redis.call('LLEN', S.list) > LOOK_BACK then return nil end
-  local jids, runs, own = redis.call('LRANGE', S.list, 0, -1), {}, 0
-  for i = #jids, 1, -1 do
-    runs[i] = run_of(jids[i])
-    if runs[i] == S.run then
-      own = i
-      break
+  local last = redis.call('GET', S.tail)
+  local at = last and redis.call('LPOS', S.list, last)
+  local first, seen = at and at + 1 or 0, {}
+  local stop = first + LOOK_AHEAD
+  while first < stop do
+    local jids = redis.call('LRANGE', S.list, first, first + 31)
+    for _, jid in ipairs(jids) do
+      local run = redis.pcall('HGET', 'col:state:' .. string.sub(jid, 1, 32), 'run')
+      if run == S.run then
+        seen = {}
+      elseif type(run) == 'string' then
+        if seen[run] then return jid end
+        seen[run] = true
+      end
     end
-  end
-  local seen = {}
-  for i = own + 1, #jids do
-    if seen[runs[i]] then return jids[i] end
-    if runs[i] ~= '' then seen[runs[i]] = true end
+    if #jids < 32 then return nil end
+    first = first + 32
   end
   return nil
 end
@@ -188,11 +188,16 @@ local function ring(S, back)
   redis.call('HSET', 'rq:job:' .. jid, 'description', S.run .. '/' .. S.id .. ' #' .. int(S.rings))
   redis.call('PEXPIRE', 'rq:job:' .. jid, int(T.bell_ms))
   redis.call('SADD', 'rq:queues', S.list)
-  local before = back and turn(S)
-  if before then
-    redis.call('LINSERT', S.list, 'BEFORE', before, jid)
+  if back then
+    local before = turn(S)
+    if before then
+      redis.call('LINSERT', S.list, 'BEFORE', before, jid)
+    else
+      redis.call('RPUSH', S.list, jid)
+    end
+    redis.call('SET', S.tail, jid, 'PX', int(T.bell_ms))
   else
-    redis.call(back and 'RPUSH' or 'LPUSH', S.list, jid)
+    redis.call('LPUSH', S.list, jid)
   end
   redis.call('HSET', S.p.state, 'rings', int(S.rings), 'unlisted', '0', 'unlisted_at', '0', 'ring_at', '0')
   check_at(S, S.t + T.recheck_ms)

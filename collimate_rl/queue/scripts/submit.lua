@@ -16,7 +16,7 @@
 --   DONE        answered already: read col:done:k
 --   CONFLICT    the same (run, epoch, id) with other content
 --   FULL        the queue's depth;  WINDOW  the run's count; nothing was written
--- Writes state, batch, askers, pending, inflight, and a bell (rq:job:k-1, rq:queue:queue, rq:queues).
+-- Writes state, batch, askers, pending, inflight, and a bell (rq:job:k-1, rq:queue:queue, rq:queues), turn.
 local A, bad = args('k:key queue:name run:name id:name epoch:int producer:name hash:hash n:int deadline_ms:int '
   .. 'submitted_at:num depth:int window:int bell:bytes payload:bytes')
 if bad then return bad end
@@ -37,10 +37,12 @@ local t = now()
 S = {
   k = A.k, p = keys_of(A.k), t = t, run = A.run, id = A.id, queue = A.queue, n = A.n, rings = 0, bell = A.bell,
   pending = 'col:pending:' .. A.queue, inflight = 'col:inflight:' .. A.run, list = 'rq:queue:' .. A.queue,
+  tail = 'col:turn:' .. A.queue .. ':' .. A.run,
   until_ = t + A.deadline_ms + T.keep_ms,
 }
 broken = mistyped({
-  S.pending, 'zset', S.inflight, 'zset', S.list, 'list', 'col:results:' .. A.run .. ':' .. A.producer, 'stream',
+  S.pending, 'zset', S.inflight, 'zset', S.list, 'list', S.tail, 'string',
+  'col:results:' .. A.run .. ':' .. A.producer, 'stream',
 })
 if broken then return broken end
 local depth = redis.call('ZCARD', S.pending)
