@@ -139,9 +139,9 @@ def run_janitor(settings: WorkerSettings, *, once: bool, dry_run: bool) -> int:
             rounds = JanitorRounds(queue, token)
             queue.beat()
             bury_dead(queue, rq_client, settings.node)
-            print(", ".join(f"{word.lower()}: {count}" for word, count in rounds.round().items()) or "nothing was due")
+            done = {**rounds.round(), **({"sessions deleted": count} if (count := sessions.round()) else {})}
+            print(", ".join(f"{word.lower()}: {count}" for word, count in done.items()) or "nothing was due")
             rounds.resign()
-            print(f"sessions deleted: {sessions.round()}")
             sessions.resign()
             return 0
         stop = threading.Event()

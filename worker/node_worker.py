@@ -130,6 +130,8 @@ class NodeWorker(BellWorker):
             self._plain.end()
         if self.refused is not None:
             self._plain.refuse(self.refused)
+        if not self.stop_signals and not any(options.get(name) for name in ("burst", "max_jobs", "max_idle_time")):
+            self._plain.broken_off()
         return worked
 
     def ring(self, k: str) -> str:

@@ -29,8 +29,8 @@ from worker.process import ProcessId
 from worker.pulse import ALIVE_EVERY_S, bury, heartbeat
 from worker.settings import WorkerSettings, load, mask_password
 
-EXIT_UNREACHABLE = 1
-"""As rq's own command ends when the server is away."""
+EXIT_BROKEN_OFF = 1
+"""As rq's own command ends when the server is away at the start."""
 EXIT_REFUSED = 2
 LOOK_EVERY_S = 5.0
 PLACE = "rq"
@@ -81,7 +81,7 @@ class PlainLife:
             title = check_server(self._queue.client)
         except RedisUnavailable as error:
             logs.emit(logs.REDIS_DOWN, logging.ERROR, error=error.message)
-            raise SystemExit(EXIT_UNREACHABLE) from error
+            raise SystemExit(EXIT_BROKEN_OFF) from error
         except QueueError as error:
             self.refuse(error.message)
         self._say_alive()
@@ -99,6 +99,10 @@ class PlainLife:
         for loop in self._loops:
             loop.stop(5.0)
         logs.emit(logs.WORKER_STOPPED, stopped_by="loop")
+
+    def broken_off(self) -> None:
+        """Nobody asked rq's loop to end: the process must not end as if somebody had, or it isn't started again."""
+        raise SystemExit(EXIT_BROKEN_OFF)
 
     def leave(self) -> None:
         """End the process now, while execs whose answers nobody wants are still under way; called by any thread."""
