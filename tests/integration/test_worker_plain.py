@@ -179,6 +179,14 @@ def test_a_server_that_may_evict_is_refused(plain: StartPlain, redis_url: str) -
         client.close()
 
 
+def test_a_loop_that_ends_by_itself_is_no_orderly_end(plain: StartPlain, audit: Audit) -> None:
+    worker = plain(RQ)
+    worker.wait_for("worker_ready")
+    audit.queue.client.set(keys.rq_job("stranger"), "no hash")
+    audit.queue.client.rpush(keys.rq_queue("grade"), "stranger")
+    assert worker.process.wait(PATIENCE_S) == 1
+
+
 def test_two_queues_are_refused(plain: StartPlain) -> None:
     worker = plain([*RQ[:3], "another", *RQ[3:]])
     assert worker.process.wait(PATIENCE_S) == 1
