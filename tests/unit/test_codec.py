@@ -212,7 +212,11 @@ def test_subclasses_travel_as_what_they_hold() -> None:
     assert there_and_back(LyingFloat(2.5)) == 2.5
 
 
-@pytest.mark.parametrize("value", [object(), lambda: 1, Disguised(), Alike(), Meta, print, [object()], {1: open}])
+@pytest.mark.parametrize(
+    "value",
+    [object(), lambda: 1, Disguised(), Alike(), Meta, print, [object()], {1: open}],
+    ids=["object", "lambda", "disguised", "alike", "class", "function", "inside_a_list", "inside_a_dict"],
+)
 def test_what_is_no_plain_data_is_refused(value: Any) -> None:
     with pytest.raises(Unencodable) as caught:
         encode(value)
