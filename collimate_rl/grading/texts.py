@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
+from fractions import Fraction
 from typing import Final
 
 from collimate_rl.specs.options import CompareOptions
 
-_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,4000}")
-_DECIMAL: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,4})?")
+_LONGEST: Final = 4000
+"""Characters; longer numbers have to be the same text."""
+_INTEGER: Final = re.compile(r"[+-]?[0-9]+")
+_DECIMAL: Final = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
 
 
 def same_text(got: str, want: str, options: CompareOptions) -> bool:
@@ -45,10 +48,15 @@ def _same(got: str, want: str, tolerance: float | None) -> bool:
 
 
 def _close(got: str, want: str, tolerance: float) -> bool:
-    """Two decimal numbers within the tolerance, relative above 1; two integers only when they are the same."""
-    if _INTEGER.fullmatch(got) and _INTEGER.fullmatch(want):
-        return int(got) == int(want)
-    if not (_DECIMAL.fullmatch(got) and _DECIMAL.fullmatch(want)):
+    """Two decimal numbers within the tolerance, relative above 1; two integers only when they are the same.
+
+    However large an expected integer is, only what rounds to it is close to it: a guess of its leading digits is not.
+    """
+    if max(len(got), len(want)) > _LONGEST or not (_DECIMAL.fullmatch(got) and _DECIMAL.fullmatch(want)):
         return False
+    is_whole = _INTEGER.fullmatch(want) is not None
+    if is_whole and _INTEGER.fullmatch(got):
+        return int(got) == int(want)
     a, b = float(got), float(want)
-    return math.isfinite(a) and math.isfinite(b) and abs(a - b) <= tolerance * max(1.0, abs(b))
+    near = math.isfinite(a) and math.isfinite(b) and abs(a - b) <= tolerance * max(1.0, abs(b))
+    return near and (not is_whole or abs(Fraction(got) - int(want)) < Fraction(1, 2))

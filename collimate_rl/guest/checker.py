@@ -27,6 +27,9 @@ _LEAVES = "ifcsbDdyrnENhp"
 _MARKED = "uk"
 _NUMBERED = "leyqm"
 _HEX = frozenset("0123456789abcdef")
+_ITEMS: Dict[str, Any] = {"b": (bool, ""), "i": (int, "i"), "u": (int, "i"), "f": (None, "f"), "c": (None, "c")}
+_ITEMS.update(U=(str, "s"), S=(None, "b"))  # per kind of dtype what its items are: the plain type, the tag
+MAX_FRACTION_DIGITS = 1 << 13  # hex: a fraction in lowest terms is quadratic work
 
 
 class Checker:
@@ -161,19 +164,22 @@ def _array(checker: Checker, node: List[Any]) -> None:
         count *= width
         room *= max(width, 1)
         _need(room <= MAX_NODES)
+    plain, tag = _ITEMS[dtype[1]]
     _need(count == len(node) - 3)
-    _need(all(type(y) in (bool, int, str) or (type(y) is list and y[0] in ("i", "f", "c", "s", "b")) for y in node[3:]))
+    _need(all(type(y) is plain or (type(y) is list and y[0] == tag) for y in node[3:]))
 
 
 def _integers(checker: Checker, node: List[Any]) -> None:
     _need(len(node) == (4 if node[0] == "R" else 3))
     for y in node[1:]:
         _need(type(y) is int or (type(y) is list and y[0] == "i"))
+        _need(node[0] == "R" or type(y) is int or len(y[1]) <= MAX_FRACTION_DIGITS)
     _need(node[-1] != 0 and (type(node[-1]) is int or int(node[-1][1], 16) != 0))
 
 
 def _big(checker: Checker, node: List[Any]) -> None:
-    digits = text(node[1], MAX_INT_BITS // 4 + 2).lstrip("-")
+    digits = text(node[1], MAX_INT_BITS // 4 + 2)
+    digits = digits[digits[:1] == "-" :]
     _need(len(node) == 2 and digits != "" and _HEX.issuperset(digits))
 
 

@@ -6,6 +6,7 @@ import collections
 import datetime
 import itertools
 import time
+import tracemalloc
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -159,6 +160,16 @@ def test_json_cases(got: Any, want: Any, equal: bool) -> None:
         (Decimal("1.0000001"), 1.0, True),
         (10**400, 1.0, False),
         ("1.0", "1", False),
+        (999999000.5, 999999937, False),
+        (complex(999999000.5), 999999937, False),
+        (Decimal("999999000.5"), 999999937, False),
+        (999999937.25, 999999937, True),
+        (999999937.5, 999999937, False),
+        (999999937, 999999937.5, True),
+        (1e18, 10**18 + 7, False),
+        (5.0, complex("inf"), False),
+        (Decimal("1E-9999999"), 0, True),
+        (Decimal("1E+9999999"), 0, False),
     ],
 )
 def test_tolerance(got: Any, want: Any, equal: bool) -> None:
@@ -225,6 +236,58 @@ def test_a_large_answer_to_a_small_question_is_refused_early() -> None:
         assert spent(lambda rules=rules: Expected(encode([1, [2], 3]), rules).equals(doubled)) < 2
     deep = dumps(encode([{"a": frozenset([(n, "x" * 50) for n in range(3000)])}]))
     assert not Expected(encode([{"a": frozenset([1])}]), Rules()).matches(deep)
+
+
+def test_small_trees_that_stand_for_much_are_never_unfolded() -> None:
+    digits = "f" * 260_000
+    trees: list[Any] = [
+        ["R", ["i", digits + "00000"], ["i", digits + "fffff"], 1],
+        ["a", "<i8", [999_999, 0]],
+        ["l", ["l", ["i", digits]], *[["r", 1]] * 999],
+        ["l", ["l", ["b", digits]], *[["r", 1]] * 999],
+        ["t", *[["D", "1E+9999999"]] * 1000],
+    ]
+    wanted = [Expected(encode(want), rules) for want in ([[n] for n in range(1000)], {1}, [1], {"1": 2})
+              for rules in (Rules(), JSON, Rules(unordered=True), Rules(json=True, unordered=True))]  # fmt: skip
+    tracemalloc.start()
+    try:
+        begun = time.process_time()
+        assert not [tree[0] for tree in trees for want in wanted if want.matches(dumps(tree))]
+        assert time.process_time() - begun < 20
+        assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("rules", [Rules(), JSON, Rules(tolerance=0.1), Rules(unordered=True)])
+@pytest.mark.parametrize(
+    "tree",
+    [
+        ["D", "1E+9999999"],
+        ["D", "1E-9999999"],
+        ["D", "0E+9999999"],
+        ["D", "sNaN"],
+        ["D", "Infinity"],
+        ["i", "f" * 200_000],
+        ["d", "datetime", "9999-12-31T23:59:59-23:59"],
+        ["d", "date", "never"],
+    ],
+)
+def test_no_value_breaks_the_comparison(tree: Any, rules: Rules) -> None:
+    hostile = [tree, ["l", tree], ["e", tree], ["z", tree], ["m", "", tree, 1], ["m", "", 1, tree]]
+    for want in (4, 4.0, 4j, Decimal(4), Fraction(1, 3), [4], {4}, {4: 1}, {"4": 1}, NAIVE, [{4}]):
+        for node in hostile:
+            try:
+                assert not Expected(encode(want), rules).matches(dumps(node))
+            except BadTree:
+                assert "never" in dumps(node)
+
+
+@settings(max_examples=150, deadline=None)
+@given(numbers, numbers)
+def test_numbers_have_one_key(a: Any, b: Any) -> None:
+    assert same({a}, {b}) is (a == b)
+    assert same({(a, 1)}, {(b, 1)}) is (a == b)
 
 
 def test_equal_text_is_not_enough_for_what_equals_nothing() -> None:
