@@ -17,6 +17,7 @@ from collimate_rl.queue.batches import BatchQueue
 from collimate_rl.queue.replies import Grant, Mode, Written
 from tests.fixtures.queue_batches import lapse, make_batch, passed, put, settle, take
 from tests.fixtures.table_daemon import TableDaemon, ran, silent
+from worker.backend import PROBE_LABEL
 from worker.batch_sessions import BatchSessions, Daemon
 from worker.keeper import Fenced
 from worker.ledger import LedgerEntry, SessionLabel
@@ -113,6 +114,29 @@ def test_judges_and_programs_that_are_no_runner_have_no_session(world: World) ->
     execute.run(replace(REQUEST, exec_id=None), role="runner", index=0)
     assert world.table.execs == ["py", "py"]
     assert world.named() == {}
+
+
+def test_a_session_for_what_is_too_large_belongs_to_its_owner_alone(world: World) -> None:
+    grant, _ = world.own()
+    label = SessionLabel(k=world.k, index=None, fence=grant.hold.fence)
+    large = replace(REQUEST, exec_id=None, files=(("large.json", "x" * 200_000),))
+    seen: list[Any] = []
+    world.table.on_exec = lambda session: seen.append(world.table.sessions[session].get("label")) or ran()
+    OneShotExecutor(world.table, "py", label=str(label)).run(large, role="judge", index=None)
+    assert set(seen) == {str(label)}
+    assert world.table.sessions == {}
+    left = world.table.create_session("py", label=str(label))["session_id"]  # its worker died in the middle of it
+    janitor = SessionJanitor(world.queue, world.table, "n1", "token")
+    assert janitor.forecast() == []
+    world.own()
+    assert [found.session for found in janitor.forecast()] == [left]
+
+
+@pytest.mark.parametrize("age", [1.0, 61.0])
+def test_a_probe_that_was_broken_off_is_reaped(world: World, age: float) -> None:
+    probe = world.table.create_session("py", label=PROBE_LABEL)["session_id"]
+    world.table.sessions[probe]["age_secs"] = age
+    assert SessionJanitor(world.queue, world.table, "n1", "token").round() == (1 if age > 60 else 0)
 
 
 @pytest.mark.parametrize(
