@@ -222,7 +222,8 @@ class BatchSessions:
 
     def _delete_entry(self, entry: LedgerEntry) -> None:
         # A session on a daemon that can't be reached from here is left to that node's janitor.
-        if entry.session not in self._gone and entry.reachable_from(self._daemon.node, self._daemon.endpoint):
+        near = entry.reachable_from(self._daemon.node, self._daemon.endpoint)
+        if entry.session not in self._gone and (near or entry.session in self._last_id.values()):
             self._delete(entry.session)
 
     def _delete(self, session: str) -> None:

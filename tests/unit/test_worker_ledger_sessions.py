@@ -182,9 +182,12 @@ def test_a_session_on_another_nodes_daemon_is_left_to_that_node(world: World) ->
 def test_nodes_that_share_a_daemon_know_a_session_by_its_label(world: World, labels: bool, session: str) -> None:
     _, first = world.own()
     first.enter(0, "e")
-    _, second = world.own("n2", labels=labels)
+    grant, second = world.own("n2", labels=labels)
     assert second.enter(0, "e").id == session
     assert world.table.deleted == []
+    reply = world.queue.release(grant.hold, Mode.CLEAN, drop=True)
+    second.dropped(reply.dropped)
+    assert world.table.deleted == [session]
 
 
 def test_without_labels_the_ledger_says_where_it_is(world: World) -> None:
