@@ -10,7 +10,7 @@ from collimate_rl.protocol import CaseReport, Verdict, clip_tail, clip_text, inf
 from collimate_rl.protocol.bounds import MAX_CASES, MAX_FLAGS
 
 MESSAGES = {
-    "unreachable": "the sandbox daemon of node {node} could not be reached ({message}): is it running?",
+    "unreachable": "the sandbox daemon of node {node} could not be reached: {message}",
     "ambiguous": "the sandbox daemon of node {node} took the exec and its answer was lost ({message})",
 }
 

@@ -7,6 +7,7 @@ the command again when only its reply was lost, so everything sent over these cl
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from urllib.parse import urlsplit
@@ -68,13 +69,21 @@ def _client(url: str, timeout_s: float, retry: Retry) -> Redis:
 
 
 def normal_url(url: str) -> str:
-    """`url` as redis-py wants it; `unix:path` and a bare absolute path name a socket."""
+    """`url` as redis-py wants it. `unix:path` (relative to the working directory, too) and a bare absolute path name a
+    socket. `ValueError` for anything else that names no server.
+    """
     if url.startswith("/"):
         return f"unix://{url}"
     if url.startswith("unix:") and not url.startswith("unix://"):
-        return f"unix://{url.removeprefix('unix:')}"
-    if urlsplit(url).scheme not in ("redis", "rediss", "unix"):
-        raise ValueError(f"{url!r} names no Redis server: use redis://host:port/0, rediss://… or unix:/path/to/socket")
+        path = url.removeprefix("unix:")
+        if path:
+            return f"unix://{os.path.abspath(path)}"
+    parts = urlsplit(url)
+    if parts.scheme == "unix" and parts.netloc and "@" not in parts.netloc:
+        # redis-py would take the first part of the path for a host, and drop it.
+        raise ValueError(f"{url!r} names no Redis server: a path after unix:// is absolute; else write unix:path")
+    if parts.scheme not in ("redis", "rediss", "unix") or url == "unix:":
+        raise ValueError(f"{url!r} names no Redis server: use redis://host:port/0, rediss://… or unix:path/to/socket")
     return url
 
 
@@ -87,7 +96,11 @@ def translate_errors(doing: str) -> Iterator[None]:
         raise QueueError(f"the Redis server refused to {doing}: {exc}; check the URL's user and its rights") from exc
     except OutOfMemoryError as exc:
         raise QueueError(f"the Redis server is out of memory and refused to {doing}; give it more: {exc}") from exc
-    except (ConnectionError, TimeoutError, BusyLoadingError, ReadOnlyError) as exc:
-        raise RedisUnavailable(f"the Redis server could not be reached to {doing}: {exc}") from exc
+    except (BusyLoadingError, ReadOnlyError) as exc:
+        raise RedisUnavailable(f"the Redis server could not {doing} yet: {exc}") from exc
+    except (ConnectionError, TimeoutError) as exc:
+        raise RedisUnavailable(
+            f"the Redis server could not be reached to {doing}: {exc}; is it running, and is this its address?"
+        ) from exc
     except RedisError as exc:
         raise QueueError(f"the Redis server refused to {doing}: {exc}") from exc

@@ -24,7 +24,7 @@ def check_server(client: Redis) -> str:
     may evict keys; `RedisUnavailable` when it cannot be reached. Warns (`RuntimeWarning`) where the policy cannot be
     learnt because CONFIG and INFO are denied.
     """
-    with translate_errors("check the server"):
+    with translate_errors("check its version and settings"):
         info = _info(client, "server")
         cluster = _info(client, "cluster")
         policy = _policy(client)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,7 +35,14 @@ def test_urls(given: str, meant: str) -> None:
     assert normal_url(given) == meant
 
 
-@pytest.mark.parametrize("url", ["", "h:6379", "http://h", "localhost", "unix"])
+def test_a_relative_socket_is_taken_from_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert normal_url("unix:run/r.sock") == f"unix://{tmp_path}/run/r.sock"
+    assert kwargs(connect_commands("unix:run/r.sock"))["path"] == f"{tmp_path}/run/r.sock"
+    assert normal_url("unix://user:secret@/run/r.sock") == "unix://user:secret@/run/r.sock"
+
+
+@pytest.mark.parametrize("url", ["", "h:6379", "http://h", "localhost", "unix", "unix:", "unix://run/r.sock"])
 def test_what_is_no_url(url: str) -> None:
     with pytest.raises(ValueError, match="names no Redis server"):
         connect_commands(url)
