@@ -22,8 +22,9 @@ from producer import Producer
 from tests.fixtures.cutting_proxy import CuttingProxy
 from tests.fixtures.own_daemon import OwnDaemon
 from tests.fixtures.queue_batches import passed, take
+from tests.fixtures.recovery import execs, owner_pid, sessions_of
 from tests.fixtures.worker_batches import RIGHT, SPEC, WRONG, Audit, slow
-from tests.fixtures.worker_nodes import Node
+from tests.fixtures.worker_nodes import Node, until
 from worker.ledger import LedgerEntry, SessionLabel
 
 StartNode = Callable[..., Node]
@@ -55,6 +56,49 @@ def test_an_exec_whose_answer_was_lost_is_healed_in_its_own_session(
     assert len(retried) == 3
     # Each in the one session that its candidate had from the start.
     assert len(started.events("session_deleted", k=k)) == 3
+    assert started.stop() == 0
+    audit.check_each_answered_once()
+
+
+def test_a_candidate_that_kills_its_own_runner_is_judged_for_it(
+    node: StartNode, audit: Audit, daemon: CollimateClient
+) -> None:
+    started = node()
+    fatal = "import os, signal\ndef solve(x):\n    os.kill(-1, signal.SIGKILL)\n"
+    k = audit.submit([fatal, RIGHT], recovery="attach")
+    result = audit.result(k)
+    assert [(v.reward, v.infra_error) for v in result.results] == [(0.0, False), (1.0, False)]
+    assert result.results[0].outcome == "tampered"
+    assert started.events("candidate_retried", k=k) == []
+    assert started.stop() == 0
+
+
+def test_a_full_disk_is_no_witness_after_a_takeover(node: StartNode, audit: Audit, daemon: CollimateClient) -> None:
+    """The next owner's exec can't be written into that session; in a fresh one the candidate is as right as ever."""
+    started = node(processes=2)
+    greedy = """
+import time
+for folder in ("/box", "/tmp"):
+    try:
+        with open(f"{folder}/filler", "wb") as file:
+            while True:
+                file.write(bytes(1 << 20))
+                file.flush()
+    except OSError:
+        pass
+time.sleep(8)
+def solve(x):
+    return x + 1
+"""
+    k = audit.submit([greedy], recovery="attach")
+    until(lambda: execs(daemon, k) == {0: 1}, "it never started")
+    [session] = sessions_of(daemon, k)
+    full = "test $(df -P /box | tail -n 1 | tr -s ' ' | cut -d ' ' -f 4) = 0"
+    until(lambda: daemon.session_exec(session, command=full)["exit_code"] == 0, "the disk never filled up")
+    os.kill(owner_pid(started, k), signal.SIGKILL)
+    result = audit.result(k)
+    assert [(v.reward, v.recovered) for v in result.results] == [(1.0, "rerun")]
+    assert result.results[0].session_id != session
     assert started.stop() == 0
     audit.check_each_answered_once()
 
