@@ -48,7 +48,7 @@ def test_snippets_that_need_a_daemon(fence: Fence, daemon_socket: str, tmp_path:
 
 @pytest.mark.parametrize("fence", needing("queue"), ids=str)
 def test_snippets_that_need_the_queue(fence: Fence, redis_url: str, worker: Child, tmp_path: Path) -> None:
-    code = fence.code.replace("redis://127.0.0.1:6379/0", redis_url)
+    code = fence.code.replace("unix:run/redis.sock", redis_url)
     assert code != fence.code
     run(fence, code, tmp_path)
 
