@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import importlib
 import logging
 import signal
 import sys
@@ -71,6 +72,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.command == "config":
         print_config(loaded)
         return 0
+    try:
+        importlib.import_module("collimate_rl.queue")
+    except ModuleNotFoundError as error:
+        print(f"worker: {error}", file=sys.stderr)
+        return EXIT_REFUSED
     if looking:
         return look(settings, arguments.command, arguments.words, as_json=arguments.json)
     logs.configure(settings.log_format, settings.log_level, node=settings.node)

@@ -20,7 +20,12 @@ from collimate_rl.protocol.timing import Timing
 if sys.version_info >= (3, 11):
     import tomllib
 else:
-    import tomli as tomllib
+    try:
+        import tomli as tomllib
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "on Python 3.10 the worker needs tomli. Install the extra: pip install 'collimate-rl[worker]'", name="tomli"
+        ) from error
 
 CONFIG_FILE = "collimate.toml"
 NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")

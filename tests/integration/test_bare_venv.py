@@ -50,6 +50,18 @@ def bare_python(tmp_path: Path) -> str:
     return str(folder / "bin" / "python")
 
 
+@pytest.mark.parametrize(
+    "what", [["-c", "import producer"], ["-c", "import producer.slime"], ["-m", "worker"]], ids=" ".join
+)
+def test_the_queue_names_the_extra_that_it_needs(bare_python: str, tmp_path: Path, what: list[str]) -> None:
+    environment = {key: value for key, value in os.environ.items() if not re.match("PYTHON|COLLIMATE|VIRTUAL", key)}
+    done = subprocess.run(
+        [bare_python, *what], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode != 0
+    assert "pip install 'collimate-rl[" in done.stderr.splitlines()[-1]
+
+
 def test_the_core_grades_in_a_bare_environment(bare_python: str, daemon_socket: str, tmp_path: Path) -> None:
     script = tmp_path / "tour.py"
     script.write_text(TOUR)
