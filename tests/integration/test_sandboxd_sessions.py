@@ -39,11 +39,14 @@ def test_files_and_a_symlink_race(daemon_socket: str, sandbox_session: str) -> N
     racer = threading.Thread(
         target=lambda: session_exec(daemon_socket, sandbox_session, command=swap, timeout_seconds=3)
     )
+    # An interpreter that lies below /tmp is bound there, so the folder need not be empty.
+    before = session_exec(daemon_socket, sandbox_session, command="ls /tmp")["stdout"]
     racer.start()
     for _ in range(60):
         session_exec(daemon_socket, sandbox_session, command="true", files=[{"path": "d/escaped", "content": "x"}])
     racer.join(30)
-    assert session_exec(daemon_socket, sandbox_session, command="ls /tmp")["stdout"] == ""
+    assert session_exec(daemon_socket, sandbox_session, command="ls /tmp")["stdout"] == before
+    assert "escaped" not in before
 
 
 def test_the_candidate_finds_no_file_contents_in_its_memory(daemon_socket: str, sandbox_session: str) -> None:
@@ -89,10 +92,14 @@ def test_session_life(daemon_socket: str) -> None:
 
 
 def test_sessions_do_not_see_each_other(daemon_socket: str, sandbox_session: str) -> None:
+    look = "ls /tmp /box; ps -e -o comm= | grep -c sleep"
+    untouched = session_exec(daemon_socket, sandbox_session, command=look)["stdout"]
     session_exec(daemon_socket, sandbox_session, command="echo secret > /tmp/s; sleep 60 & echo up")
     _, other = call(daemon_socket, "POST", "/v1/sessions", {"template_id": "py"})
-    seen = session_exec(daemon_socket, other["session_id"], command="ls /tmp /box; ps -e -o comm= | grep -c sleep")
-    assert seen["stdout"] == "/box:\n\n/tmp:\n0\n"
+    assert session_exec(daemon_socket, other["session_id"], command=look)["stdout"] == untouched
+    assert untouched.startswith("/box:\n\n/tmp:\n")
+    assert untouched.endswith("\n0\n")
+    assert "\ns\n" not in untouched
     call(daemon_socket, "DELETE", f"/v1/sessions/{other['session_id']}")
 
 
