@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
+# Most tests wait for processes rather than compute, so more of them run side by side than there are two cores.
+JOBS ?= 3
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test fast lint bench clean
@@ -21,7 +23,7 @@ demo: $(STAMP)  ## The main job on this machine: Redis, sandbox daemon, worker, 
 	$(BIN)/collimate demo
 
 test: $(STAMP)  ## The whole test suite, with real servers, daemon and workers
-	$(BIN)/python -m pytest -q tests
+	$(BIN)/python -m pytest -q tests -n $(JOBS) --dist loadfile
 
 fast: $(STAMP)  ## The tests that need no Redis and no namespaces
 	$(BIN)/python -m pytest -q
