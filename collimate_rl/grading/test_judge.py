@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from collimate_rl.errors import CollimateError
+from collimate_rl.errors import CollimateDrainingError, CollimateError, UnreachableError
 from collimate_rl.grading.frames import Case, compose
 from collimate_rl.grading.result import SpecFault
 from collimate_rl.grading.run import GroupRun, side_by_side
@@ -149,8 +149,8 @@ class Judge:
                 answer = self._run.run(framed.request, role="judge", index=None)
                 break
             except CollimateError as error:
-                if error.is_misconfigured:
-                    raise
+                if error.is_misconfigured or isinstance(error, (UnreachableError, CollimateDrainingError)):
+                    raise  # the whole daemon's trouble, not the judge's: who called acts on the kind of error
                 if attempt == ATTEMPTS:
                     raise CollimateError(f"no judge could be had: {error}", error.status, "judge_failed") from error
         return _read(answer.stdout, framed.mark, answer.exec_time_ms / max(1, len(units)))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from collimate_rl.errors import CollimateError
+from collimate_rl.errors import CollimateDrainingError, CollimateError, UnreachableError
 from collimate_rl.grading.execute import ExecRequest, Executor, Role
 from collimate_rl.grading.group import grade_group
 from collimate_rl.grading.result import GradeResult, SpecFault
@@ -72,6 +72,20 @@ def test_a_judge_is_asked_for_twice_before_it_is_an_infra_failure(plain_executor
         plain_executor, lambda role, _, nth: CollimateError("gone") if role == "judge" and nth > 0 else None
     )
     assert rewards(verdicts, spec_of(3), [GOOD, BAD, ""]) == ["judge_failed", "judge_failed", 0.0]
+
+
+@pytest.mark.parametrize(
+    ("n", "error"), [(40, UnreachableError("no such socket")), (50, CollimateDrainingError("going away"))]
+)
+def test_a_daemon_that_is_away_keeps_its_kind_of_error(
+    plain_executor: PlainExecutor, n: int, error: CollimateError
+) -> None:
+    """What pauses a node, or takes its batches elsewhere, goes by the class."""
+    away = Scripted(plain_executor, lambda role, *_: error if role == "judge" else None)
+    assert grade_group(away, spec_of(n), [GOOD, BAD], seeds=[None] * 2) == [error] * 2
+    assert len(away.asked) == 1
+    later = Scripted(plain_executor, lambda role, _, nth: error if role == "judge" and nth > 0 else None)
+    assert grade_group(later, spec_of(n + 1), [GOOD, BAD], seeds=[None] * 2) == [error] * 2
 
 
 def test_a_misconfigured_run_keeps_its_code(plain_executor: PlainExecutor) -> None:
