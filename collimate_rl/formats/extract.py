@@ -15,7 +15,7 @@ from typing import Final
 
 WANTED_TAGS: Final = frozenset({"py", "python", "python3"})
 
-_OPENING = re.compile(r"(?P<before>.*?)(?<![`~])(?P<mark>`{3,}|~{3,})(?![`~])[ \t]*(?P<info>[^`\n]*)")
+_MARK = re.compile(r"(?<![`~])(`{3,}|~{3,})(?![`~])")
 _TAG = re.compile(r"[{.]*([a-z0-9+#_-]*)")
 _THINK_OPEN, _THINK_CLOSE = "<think>", "</think>"
 _LARGEST_PARSED = 64 * 1024  # characters; text nested deeply enough above that ends a Python 3.10 by its C stack
@@ -47,7 +47,7 @@ def extract_code(completion: str, entry: str = "solve") -> str:
 
     An unclosed fence at the end counts as one. `entry` is a function's name, or `Class.method`.
     """
-    text = completion.replace("\r\n", "\n").replace("\r", "\n")
+    text = completion.lstrip("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     text = text.rpartition(_THINK_CLOSE)[2]
     if parses_as_code(text):
         # Python as a whole, so that a fence or a tag in it can only be inside a string.
@@ -123,16 +123,18 @@ def _fences(text: str) -> Iterable[Fence]:
 
 def _opening(line: str) -> tuple[str, str, int, bool] | None:
     """(mark, tag, indentation, whether prose stands before it) of a line that opens a fence."""
-    found = _OPENING.fullmatch(line) if "```" in line or "~~~" in line else None
+    # After an opening's mark comes no further backtick.
+    last = line.rfind("`")
+    found = next((found for found in _MARK.finditer(line) if found.end() > last), None)
     if found is None:
         return None
-    before, info = found["before"], found["info"].strip()
+    before, mark, info = line[: found.start()], found[1], line[found.end() :].strip()
     tag = _TAG.match(info.lower())
     name = tag[1] if tag else ""
     if before.strip():
         # Mid-line, only a known tag and nothing after it is an opening: ``` alone closes inline code as often.
-        return (found["mark"], name, 0, True) if name in WANTED_TAGS and info.lower() == name else None
-    return found["mark"], name, _indentation(line), False
+        return (mark, name, 0, True) if name in WANTED_TAGS and info.lower() == name else None
+    return mark, name, _indentation(line), False
 
 
 def _has_open_thought(text: str, fences: Sequence[Fence]) -> bool:

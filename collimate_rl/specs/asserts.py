@@ -161,8 +161,13 @@ def _in_front(prompt: Prompt, completion: str) -> str:
     """The prompt's imports and helpers before the completion; its `from __future__` lines stay first."""
     if not prompt.preamble.strip():
         return completion
-    future = re.findall(r"^from[ \t]+__future__[ \t]+import[ \t]+([\w, \t]+)$", completion, re.MULTILINE)
+    future = [" ".join(found[1].split()).strip("(), ") for found in _FUTURE.finditer(completion)]
     if not future:
         return prompt.preamble.rstrip("\n") + "\n\n\n" + completion
-    rest = re.sub(r"^from[ \t]+__future__[ \t]+import[ \t]+[\w, \t]+$", "", completion, flags=re.MULTILINE)
+    rest = _FUTURE.sub("", completion)
     return f"from __future__ import {', '.join(future)}\n{prompt.preamble.rstrip()}\n\n\n{rest}"
+
+
+_FUTURE = re.compile(
+    r"^from[ \t]+__future__[ \t]+import\b([ \t]*\([^()]{1,500}\)|[^\n#;\\]{1,500})(?:;[ \t]*)?", re.MULTILINE
+)

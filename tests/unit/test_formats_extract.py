@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import time
 import warnings
 from pathlib import Path
 
@@ -246,6 +247,18 @@ def test_any_text_gives_a_text_and_the_same_again(text: str) -> None:
     if code.strip() and "```" not in code and "~~~" not in code and "think>" not in code:
         again = extract_code(code)
         assert again == code or again in code
+
+
+@pytest.mark.parametrize("piece", ["`", "```\n", "~~~a", "` ", " ", "a```", "<think>", "```python\nx = 1\n"])
+def test_long_texts_are_read_in_no_time(piece: str) -> None:
+    begun = time.process_time()
+    for text in (piece * 30_000, "```" + piece * 30_000 + "`x", piece * 30_000 + "`"):
+        extract_code("words\n" + text)
+    assert time.process_time() - begun < 20
+
+
+def test_a_byte_order_mark_is_no_code() -> None:
+    assert extract_code("\ufeffdef solve(x): return x\n") == "def solve(x): return x"
 
 
 def rows(name: str) -> list[dict[str, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,9 @@ def total(completion: str, spec: AssertReward = SPEC) -> object:
         "total: object = sum\n",
         "from __future__ import annotations\nfrom __future__ import division\ndef total(xs: A):\n    return sum(xs)\n",
         '"""Words."""\nfrom __future__ import annotations\n\ndef total(xs: Unknown):\n    return sum(xs)\n',
+        "from __future__ import annotations  # for A\ndef total(xs: A):\n    return sum(xs)\n",
+        "from __future__ import (annotations,\n    division)\ndef total(xs: A):\n    return sum(xs)\n",
+        "from __future__ import annotations; import math\ndef total(xs: A):\n    return math.fsum(xs)\n",
         "async def other(): pass\ndef total(xs): return sum(xs)\n",
         "# A comment first.\ndef total(xs):\n    return sum(xs)\n",
         "    # A comment first.\n    return sum(xs)\n",
@@ -56,6 +60,13 @@ def total(completion: str, spec: AssertReward = SPEC) -> object:
 )
 def test_a_completion_is_a_body_or_repeats_the_signature(completion: str) -> None:
     assert total(completion) == 3
+
+
+def test_an_odd_completion_is_read_in_no_time() -> None:
+    begun = time.process_time()
+    for odd in (" " * 300_000 + "!", " (" + " " * 300_000, " a," * 100_000):
+        SPEC.program("from __future__ import" + odd + "\ndef total(xs): return sum(xs)\n")
+    assert time.process_time() - begun < 5
 
 
 def test_the_stub_does_not_stand_in_for_a_completion_that_defines_something_else() -> None:
