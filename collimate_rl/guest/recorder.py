@@ -65,6 +65,8 @@ class Session:
         self.notes: List[str] = []
         self.faults: List[str] = []
         self.flags: Set[str] = set()
+        self.news: Set[str] = set()  # those of the flags that whoever asks may clear
+        self.lasting: Set[str] = set()  # what is in the test's own objects now, and so in all that comes
         self.grown = Plan([], [])
         self._room = _MAX_GROWTH
         self._known: Dict[str, int] = {}
@@ -201,7 +203,9 @@ class Session:
         for mine, content in changes:
             replace_content(mine, content)
         if holds_nan(body):
-            self.flags.add("nan")
+            self._flag("nan")
+            if holds_nan(body.get("u")):
+                self.lasting.add("nan")
         if printed and sys.stdout is not self.stdout:
             sys.stdout.write(printed)
         if "x" in body:
@@ -232,8 +236,12 @@ class Session:
             if nearest_builtin([name]) is not None:
                 break
         if isinstance(raised, (StopIteration, StopAsyncIteration, GeneratorExit)):
-            self.flags.add("ends_iteration")
+            self._flag("ends_iteration")
         return raised  # type: ignore[no-any-return]
+
+    def _flag(self, name: str) -> None:
+        self.flags.add(name)
+        self.news.add(name)
 
 
 class _Unread:

@@ -90,7 +90,6 @@ class Run:
         self.lost: Dict[int, int] = {}
         self.spans: Dict[int, List[int]] = {}
         self.case: Optional[int] = None
-        self.earlier: Set[str] = set()
         self.space: Dict[str, Any] = {}
 
     def perform(self) -> None:
@@ -222,18 +221,21 @@ class Run:
     def case_opens(self, k: int) -> None:
         self.step()
         self.case = k
-        self.earlier = set(self.session.flags)
+        # What came between the cases may be what any later one is about.
+        self.session.lasting |= self.session.news
+        self.session.news.clear()
         self.spans.setdefault(k, [self.session.position, self.session.position])
 
     def case_passed(self, k: int) -> None:
-        refused = (self.session.flags - self.earlier) & self.script.refused
-        self.case_ends(k, k not in self.lost and not refused)
+        spoilt = (self.session.news | self.session.lasting) & self.script.refused
+        self.case_ends(k, k not in self.lost and not spoilt)
 
     def case_failed(self, k: int) -> None:
         self.case_ends(k, False)
 
     def case_ends(self, k: int, good: bool) -> None:
         self.case = None
+        self.session.news.clear()
         self.passed[k] = self.passed.get(k, True) and good
         self.spans[k][1] = self.session.position
 

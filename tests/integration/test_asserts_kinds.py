@@ -223,6 +223,26 @@ KINDS: dict[str, Kind] = {
         ["def f(x): return 1.0\n"],
         ["def f(x): return float('nan')\n", "def f(x): return 3\n"],
     ),
+    "only greater than is asked, assert by assert": Kind(
+        AssertReward(
+            "a = f(0)\nassert not abs(a - 1) > 0.1\n" + "assert not abs(f(1) - 1) > 0.1\n" * 2, per_assert=True
+        ),
+        ["def f(x): return 1.0\n"],
+        ["def f(x): return float('nan')\n"],
+    ),
+    "an argument that is spoilt for later asserts": Kind(
+        AssertReward(
+            "xs = [1.0]\nassert f(xs) is None and xs\n" + "assert not abs(xs[0] - 2) > 0.1\n" * 2,
+            per_assert=True,
+        ),
+        ["def f(xs): xs[0] += 1\n"],
+        ["def f(xs): xs[0] = float('nan')\n"],
+    ),
+    "what ends a loop, assert by assert": Kind(
+        AssertReward("assert all(map(lambda n: f(n) == n, [1, 2]))\n" * 3, per_assert=True),
+        ["def f(x): return x\n"],
+        ["def f(x): raise StopIteration\n"],
+    ),
     "not a number is asked for": Kind(
         AssertReward("import math\nassert math.isnan(f(1))\n"),
         ["def f(x): return float('nan')\n"],
