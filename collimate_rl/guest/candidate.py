@@ -37,6 +37,11 @@ class Candidate:
 
     def load(self) -> Frame:
         try:
+            with open(SOURCE, "w", encoding="utf-8") as file:  # for inspect, and for processes that are not forked
+                file.write(self.job["code"])
+        except (OSError, ValueError):
+            pass  # no room, or no text: most code never looks
+        try:
             exec(compile(self.job["code"], SOURCE, "exec", 0, True), self.module.__dict__)
         except BaseException as error:
             return "x", {"x": Encoder().encode(error), "at": line_of(error)}
@@ -160,38 +165,42 @@ def flush() -> None:
 
 def candidate(link: socket.socket) -> NoReturn:
     """A candidate's whole life. It ends without the interpreter's last rites: threads and exit handlers are its own."""
+    me = os.getpid()
+
+    def answer(frame: bytes, code: int = 0) -> None:
+        flush()
+        if os.getpid() != me:
+            os._exit(code)  # a process that the candidate forked has come to its end: it has nothing to say here
+        link.sendall(frame)
+
     lines = os.fdopen(link.fileno(), "rb", closefd=False)
     job = json.loads(lines.readline())
     most = job["value_bytes"]
     if job["program"]:
         this = Candidate(job, "__main__")
         frame = framed(0, most, this.load)
-        code = last_rites(frame)
-        flush()
-        link.sendall(frame)
+        code = last_rites(frame, this.module)
+        answer(frame, code)
         os._exit(code)
     this = Candidate(job, "solution")
-    frame = framed(-1, most, this.load)
-    flush()
-    link.sendall(frame)
+    answer(framed(-1, most, this.load))
     for index, line in enumerate(lines, job["first"]):
-        frame = framed(index, most, this.answer, json.loads(line))
-        flush()
-        link.sendall(frame)
+        answer(framed(index, most, this.answer, json.loads(line)))
     os._exit(0)
 
 
-def last_rites(frame: bytes) -> int:
-    """A program's end as the interpreter's: threads are waited for, exit handlers run; gives the exit code."""
+def last_rites(frame: bytes, module: types.ModuleType) -> int:
+    """A program's end as the interpreter's: threads are waited for, exit handlers run, then go its globals, which may
+    be files that are still to be written; gives the exit code."""
     code, tree = 0, json.loads(frame.split(b" ", 2)[2])
     if type(tree) is dict:
         args = tree["x"][2][1:]
         code = 1
         if tree["x"][1][0] == "SystemExit":
-            given = args[0] if args else None
-            code = given & 255 if type(given) is int else given is not None
+            given: Any = args[0] if args else None
+            code = given & 255 if type(given) in (int, bool) else given is not None
     threading = sys.modules.get("threading")
-    for last in (getattr(threading, "_shutdown", flush), atexit._run_exitfuncs):
+    for last in (getattr(threading, "_shutdown", flush), atexit._run_exitfuncs, flush, module.__dict__.clear):
         try:
             last()
         except BaseException:

@@ -251,6 +251,8 @@ def test_programs(tmp_path: Path) -> None:
     [
         ("raise SystemExit", "p"),
         ("raise SystemExit(0)", "p"),
+        ("raise SystemExit(False)", "p"),
+        ("raise SystemExit(True)", "x"),
         ("raise SystemExit(2)", "x"),
         ("raise SystemExit('words')", "x"),
         ("1 / 0", "x"),
@@ -267,6 +269,59 @@ def test_programs(tmp_path: Path) -> None:
 def test_what_programs_come_to(tmp_path: Path, code: str, kind: str) -> None:
     ran = Ran(tmp_path, code, [{"stdin": ""}], program=True, case_s=1.0 if kind == "t" else 10.0)
     assert ran.kinds == "v:" + kind, ran.stderr
+
+
+FORKS = """
+import os, sys
+if os.fork() == 0:
+    %s
+else:
+    os.wait()
+    print("parent")
+"""
+
+
+@pytest.mark.parametrize("end", ["pass", "sys.exit()", "1 / 0", "os._exit(0)"])
+def test_a_forked_child_may_end_as_it_likes(tmp_path: Path, end: str) -> None:
+    ran = Ran(tmp_path, FORKS % end, [{"stdin": ""}], program=True)
+    assert ran.kinds == "v:p"
+    assert json.loads(ran.report.cases[0].line) == "parent\n"  # type: ignore[union-attr]
+    code = "def solve(x):\n" + "".join("    " + line + "\n" for line in (FORKS % end).splitlines()) + "    return x\n"
+    calls = Ran(tmp_path, code, [call(1), call(2)])
+    assert calls.kinds == "v:vv"
+    assert [calls.value(n) for n in range(2)] == [1, 2]
+
+
+def test_what_a_program_leaves_in_its_files_is_written(tmp_path: Path) -> None:
+    code = """
+import io, os, sys
+class Buffered(io.StringIO):
+    def flush(self):
+        os.write(1, self.getvalue().encode())
+        self.truncate(0)
+        self.seek(0)
+class Last:
+    def __del__(self): print("last")
+sys.stdout = Buffered()
+print("first")
+own = open(os.dup(1), "w")
+own.write("own\\n")
+last = Last()
+"""
+    ran = Ran(tmp_path, code, [{"stdin": ""}], program=True)
+    assert json.loads(ran.report.cases[0].line) == "first\nown\n"  # type: ignore[union-attr]
+    code = code.replace("sys.stdout = Buffered()", "")
+    ran = Ran(tmp_path, code, [{"stdin": ""}], program=True)
+    assert sorted(json.loads(ran.report.cases[0].line).split()) == ["first", "last", "own"]  # type: ignore[union-attr]
+
+
+def test_code_finds_its_own_source(tmp_path: Path) -> None:
+    code = "import inspect\ndef solve(x):\n    return inspect.getsource(solve), open(__file__).read().count('solve')\n"
+    assert Ran(tmp_path, code, [call(1)]).value(0) == ("".join(code.splitlines(True)[1:]), 3)
+    program = "print(len(open(__file__).read()))"
+    ran = Ran(tmp_path, program, [{"stdin": ""}], program=True)
+    assert json.loads(ran.report.cases[0].line) == f"{len(program)}\n"  # type: ignore[union-attr]
+    assert Ran(tmp_path, "def solve(x): return '\ud800'\n", [call(1)]).kinds == "x:"
 
 
 def test_programs_wait_for_their_threads_and_run_their_exit_handlers(tmp_path: Path) -> None:
