@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from collimate_rl.grading.frames import Case, Report, compose, exception_of, failure_of, read_report
-from collimate_rl.grading.result import MAX_DETAIL, MAX_TAIL, CaseResult, GradeResult
+from collimate_rl.grading.result import MAX_DETAIL, MAX_TAIL, CaseResult, GradeResult, SpecFault
 from collimate_rl.grading.run import Graded, GroupRun
 from collimate_rl.guest.codec import BadTree, Tree, decode, loads
 from collimate_rl.sandbox import ExecResult
@@ -14,6 +14,10 @@ from collimate_rl.values import Expected
 
 VALUE_BYTES: Final = 1 << 20
 ALL_BYTES: Final = 8 << 20
+MOST_BYTES: Final = 14 << 20
+"""What one exec can give back, with room for the report around it below the daemon's limit of 16 MiB."""
+INT_AS_FLOAT: Final = 16
+"""How much longer the text of an equal value may be: that of a float is, beside a small integer's."""
 SHOWN_CASES: Final = 256
 MAX_RAW_STDOUT: Final = 64 << 10
 STDIN_CASE_S: Final = 6.0
@@ -48,6 +52,22 @@ def runner_job(
     }
 
 
+def output_room(sizes: Sequence[int], slack: int) -> dict[str, int]:
+    """The job's output limits: the usual ones, and more where the right results themselves are large.
+
+    `sizes` are those of the expected results as JSON text; a right one may be written `slack` times as long. SpecFault
+    when nobody could send all of them.
+    """
+    largest, total = max(sizes, default=0), sum(sizes)
+    if total > MOST_BYTES:
+        raise SpecFault(
+            f"the expected results are {total:,} bytes of text, and one sandbox gives back at most {MOST_BYTES:,}: "
+            "take fewer cases (max_cases)"
+        )
+    value_bytes = min(MOST_BYTES, max(VALUE_BYTES, slack * largest))
+    return {"value_bytes": value_bytes, "all_bytes": min(MOST_BYTES, max(ALL_BYTES, 2 * total))}
+
+
 def call_op(entry: str, arguments: Tree) -> dict[str, Any]:
     """The op that calls `entry` with a tuple of arguments, given as a tree."""
     return {"f": ["n", entry], "a": arguments}
@@ -75,6 +95,7 @@ def grade_calls(
         case_s=case_timeout_s or run.timeout_seconds / 2,
         entry=entry,
         id=run.exec_id(index),
+        **output_room([len(each.text) for each in expected], INT_AS_FLOAT),
     )
     framed = compose("runner", job, timeout_seconds=run.timeout_seconds, seed=seed)
     answer = run.run(framed.request, role="runner", index=index)

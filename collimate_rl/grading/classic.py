@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Final
 
 from collimate_rl.grading.calls import no_code, raw_of
@@ -59,6 +58,7 @@ def _score(spec: RewardSpec, answer: ExecResult) -> tuple[float, str, str | None
         parsed: object = spec.parse(answer.stdout)
     except Exception as error:  # noqa: BLE001 - see above
         return 0.0, "tampered", f"parse raised {type(error).__name__}: {error!s:.300}"
-    if isinstance(parsed, int | float) and math.isfinite(parsed) and 0.0 <= parsed <= 1.0:
+    if isinstance(parsed, int | float) and 0.0 <= parsed <= 1.0:
         return float(parsed), "passed" if parsed == 1.0 else "wrong_answer", None
-    return 0.0, "tampered", f"parse gave {parsed!r:.100}, which is no number from 0.0 to 1.0"
+    shown = repr(parsed) if isinstance(parsed, float) else f"an object of type {type(parsed).__name__}"
+    return 0.0, "tampered", f"parse gave {shown}, which is no number from 0.0 to 1.0"

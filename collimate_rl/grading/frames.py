@@ -106,7 +106,7 @@ def read_report(stdout: str, mark: str, ops: int) -> Report | None:
             seen=int(header["seen"]),
             lost=bool(header.get("lost")),
         )
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError):
         return None
 
 
@@ -141,5 +141,5 @@ def exception_of(line: str) -> tuple[str, str]:
         where = f" (line {int(frame['at'])})" if frame.get("at") else ""
         outcome = "memory_limit" if "MemoryError" in names else "runtime_error"
         return outcome, f"{name}: {told[:300]}{where}" if told else f"{name}{where}"
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError):
         return "tampered", "a frame that is none of ours"

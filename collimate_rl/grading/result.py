@@ -81,3 +81,12 @@ class GradeResult:
             raise ValueError(f"a reward is a finite number from 0.0 to 1.0, not {self.reward!r}")
         if self.outcome is not None and self.outcome not in OUTCOMES:
             raise ValueError(f"{self.outcome!r} is no outcome")
+        if self.detail is not None:
+            object.__setattr__(self, "detail", _printable(self.detail))
+
+
+def _printable(text: str) -> str:
+    """The text with what no terminal, log or message should meet (controls, lone surrogates) as escapes."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)

@@ -57,7 +57,7 @@ class GroupRun:
         check_timeout(timeout_seconds)
         if concurrency < 1:
             raise ValueError(f"concurrency is at least 1, not {concurrency}")
-        self.candidates = list(candidates)
+        self.candidates = [text.removeprefix("\ufeff") for text in candidates]
         self.seeds = list(seeds)
         self.timeout_seconds = timeout_seconds
         self.concurrency = concurrency

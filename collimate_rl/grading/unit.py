@@ -6,12 +6,11 @@ import json
 from typing import Final
 
 from collimate_rl.grading.calls import (
-    ALL_BYTES,
     STDIN_CASE_S,
-    VALUE_BYTES,
     call_op,
     grade_calls,
     no_code,
+    output_room,
     result_of,
     runner_job,
     verdicts_of,
@@ -20,7 +19,7 @@ from collimate_rl.grading.frames import Case, compose, failure_of, read_report
 from collimate_rl.grading.result import SpecFault
 from collimate_rl.grading.run import Graded, GroupRun
 from collimate_rl.grading.texts import same_text
-from collimate_rl.guest.codec import Unencodable, encode
+from collimate_rl.guest.codec import Unencodable, dumps, encode
 from collimate_rl.specs import StdioReward, UnitTestReward
 from collimate_rl.specs.options import CompareOptions
 from collimate_rl.values import Expected, Rules
@@ -63,8 +62,7 @@ def grade_programs(run: GroupRun, spec: StdioReward) -> None:
     cases = spec.cases[: spec.max_cases]
     options = spec.options()
     ops = [{"stdin": case["stdin"]} for case in cases]
-    largest = max((len(case["stdout"]) for case in cases), default=0)
-    value_bytes = min(ALL_BYTES, max(VALUE_BYTES, 2 * largest))
+    room = output_room([len(dumps(case["stdout"])) for case in cases], 2)
 
     def judge(n: int, case: Case) -> tuple[str, str]:
         if case.kind != "p":
@@ -89,8 +87,8 @@ def grade_programs(run: GroupRun, spec: StdioReward) -> None:
             timeout_seconds=run.timeout_seconds,
             case_s=spec.case_timeout_s or STDIN_CASE_S,
             program=True,
-            value_bytes=value_bytes,
             id=run.exec_id(index),
+            **room,
         )
         framed = compose("runner", job, timeout_seconds=run.timeout_seconds, seed=run.seeds[index])
         answer = run.run(framed.request, role="runner", index=index)

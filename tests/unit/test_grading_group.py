@@ -52,7 +52,8 @@ class FakeExecutor:
         return "".join(dumps([n, 2 * n]) + "\n" for n in range(job["k"]))
 
     def _calls(self, job: dict[str, Any]) -> str:
-        lines = [dumps({"v": encode(self.answer(job["code"], decode(op["a"])))}) for op in job["ops"]]
+        values = [self.answer(job["code"], decode(op["a"])) for op in job["ops"]]
+        lines = [dumps({"v": encode(value, job["value_bytes"])}) for value in values]
         header = {"load": ["v", 0.1], "cases": [["v", 0.1]] * len(lines), "tail": "", "seen": 0, "lost": False}
         return "\n".join([dumps(header), "null", *lines, ""])
 
@@ -203,6 +204,75 @@ def test_a_frame_that_is_none_is_tampering(line: str) -> None:
     [graded] = grade_group(Forging(), SPEC, ["a"], seeds=[None])
     assert isinstance(graded, GradeResult)
     assert (graded.reward, graded.outcome) == (0.0, "tampered")
+
+
+@pytest.mark.parametrize(
+    ("kind", "line", "outcome"),
+    [
+        ("v", '{"v":["a","<i8",[],"abc"]}', "tampered"),
+        ("v", '{"v":["i","--4"]}', "tampered"),
+        ("v", '{"v":["e",["D","1E+9999999"]]}', "wrong_answer"),
+        ("v", '{"v":%s}' % ("[" * 100_000), "tampered"),
+        ("x", '{"x":["x",["E"],["t"]],"at":1e999}', "tampered"),
+        ("x", '{"x":["x",["E"],["t"]],"at":' + "9" * 5000 + "}", "tampered"),
+        ("x", '{"x":["x",{"0":1},["t"]]}', "tampered"),
+        ("x", '{"x":["x",["\\ud800\\u001b[2J"],["t","\\udfff"]],"at":1}', "runtime_error"),
+        ("o", '"\x1b]0;title\x07"', "unencodable"),
+    ],
+)
+def test_no_frame_is_more_than_its_senders_failure(kind: str, line: str, outcome: str) -> None:
+    class Forging(FakeExecutor):
+        def _calls(self, job: dict[str, Any]) -> str:
+            header = {"load": ["v", 0.1], "cases": [[kind, 0.1]] * 4, "tail": "", "seen": 0, "lost": False}
+            return "\n".join([dumps(header), "null", *[line] * 4, ""])
+
+    for rules in ({}, {"compare": "json"}, {"tolerance": 0.5}, {"unordered": True}):
+        for expected in (4, {4}, [4], {4: 4}, {"4": 4}, 4j):
+            spec = UnitTestReward([{"input": 1, "expected": expected}] * 4, **rules)
+            [graded] = grade_group(Forging(), spec, ["a"], seeds=[None])
+            assert isinstance(graded, GradeResult)
+            assert (graded.reward, graded.outcome) == (0.0, outcome)
+            assert graded.detail is not None
+            assert graded.detail.isprintable()
+
+
+@pytest.mark.parametrize("parsed", [float("nan"), float("inf"), 1.5, -0.1, 10**400, "huge", None, "1.0", [1.0]])
+def test_what_parse_gives_is_a_number_from_0_to_1_or_nothing(parsed: Any) -> None:
+    if parsed == "huge":
+        parsed = 10**5000  # which has no repr
+
+    class Wild(UnitTestReward):
+        def parse(self, stdout: str) -> float:
+            return parsed  # type: ignore[no-any-return]
+
+    execute = FakeExecutor()
+    execute.stdout = ""
+    [graded] = grade_group(execute, Wild(SPEC.tests), ["a"], seeds=[None])
+    assert isinstance(graded, GradeResult)
+    assert (graded.reward, graded.outcome) == (0.0, "tampered")
+
+
+def test_limits_grow_with_what_is_expected() -> None:
+    def limits(*expected: Any) -> tuple[int, int]:
+        execute = FakeExecutor(lambda code, arguments: expected[arguments[0]])
+        spec = UnitTestReward([{"input": n, "expected": each} for n, each in enumerate(expected)])
+        assert rewards(grade_group(execute, spec, ["a"], seeds=[None])) == [1.0]
+        job = json.loads(execute.requests[0][2].files[0][1])
+        return job["value_bytes"], job["all_bytes"]
+
+    assert limits(1, 2) == (1 << 20, 8 << 20)
+    assert limits(list(range(200_000)))[0] == 14 << 20
+    assert limits(*["x" * 2_000_000] * 6) == (14 << 20, 14 << 20)
+    with pytest.raises(SpecFault, match="max_cases"):
+        limits(*["x" * 2_000_000] * 8)
+    with pytest.raises(SpecFault, match="max_cases"):
+        grade_group(FakeExecutor(), StdioReward([{"stdin": "", "stdout": "é" * 3_000_000}]), ["a"], seeds=[None])
+
+
+def test_a_byte_order_mark_is_no_code() -> None:
+    execute = FakeExecutor()
+    grade_group(execute, SPEC, ["\ufeffa", "\ufeff"], seeds=[None] * 2)
+    assert [json.loads(request.files[0][1])["code"] for _, _, request in execute.requests] == ["a"]
 
 
 def test_a_failed_judge_fails_only_the_candidates_of_its_seed() -> None:
