@@ -1,4 +1,4 @@
-"""Runs both comparisons, prints a table, writes the figures to benchmarks/results/."""
+"""Runs the comparisons, prints tables, writes the figures to benchmarks/results/."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks import fairness, isolation, queueing
+from benchmarks import cpu, fairness, isolation, queueing
 from benchmarks.measure import median, ratio
 
 RESULTS = Path(__file__).parent / "results"
@@ -33,6 +33,7 @@ def main() -> int:
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="cb-", dir="/tmp") as directory:
         isolated = isolation.measure(Path(directory), options.rounds)
+        spent = cpu.measure(Path(directory))
     queued = queueing.measure(options.rounds)
     seconds = fairness.measure(options.rounds)
     ratios = {
@@ -45,6 +46,9 @@ def main() -> int:
     print("\nseconds for a run's 10 batches (median, lowest, highest)")
     for name, values in seconds.items():
         print(f"  {name:<32}{median(values):8.2f}{min(values):10.2f}{max(values):10.2f}")
+    print("\nmilliseconds of CPU per exec or candidate, all processes (one round)")
+    for name, value in spent.items():
+        print(f"  {name:<32}{value:8.1f}")
     print("\nratios (median of the rounds' own)")
     for name, value in ratios.items():
         aim = f"   aim {AIMS[name]:g}" if name in AIMS else ""
@@ -53,7 +57,9 @@ def main() -> int:
     out = options.out or RESULTS / f"{time.strftime('%Y%m%d-%H%M%S')}.json"
     out.parent.mkdir(parents=True, exist_ok=True)
     rounds = {"isolation": isolated, "queue": queued, "fairness, seconds": seconds}
-    out.write_text(json.dumps({"machine": machine, "ratios": ratios, "per_second": rounds}, indent=2) + "\n")
+    out.write_text(
+        json.dumps({"machine": machine, "ratios": ratios, "per_second": rounds, "cpu_ms": spent}, indent=2) + "\n"
+    )
     print(f"written to {out}")
     return 0
 

@@ -26,6 +26,10 @@ class Daemon:
             raise
         return self
 
+    @property
+    def pid(self) -> int:
+        return self._child.process.pid
+
     def __exit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:

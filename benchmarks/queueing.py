@@ -8,7 +8,7 @@ from collimate_rl import CollimateClient, grade_batch
 from collimate_rl.cli.stack import QUEUE, LocalStack
 from producer import Producer
 
-GROUPS, WIDTH = 12, 24
+GROUPS, WIDTH = 8, 24
 
 
 def measure(rounds: int) -> dict[str, list[float]]:
