@@ -60,7 +60,10 @@ class Unit:
         return sum(len(case.line) + len(case.printed or "") + 16 for case in self.cases)
 
     def wire(self, plan: int, cap: int) -> dict[str, Any]:
-        frames: list[Any] = [[case.kind, case.line, case.printed or ""] for case in self.cases]
+        # No line of ours holds a control character, which would travel at six times its size.
+        frames: list[Any] = [
+            [case.kind, case.line if case.line.isprintable() else "", case.printed or ""] for case in self.cases
+        ]
         frames += [None] * (len(self.plan.ops) - len(frames))
         hopeful = self.turn % 2 == 1
         most = cap if hopeful else min(cap, FEARFUL_OPS)
@@ -69,9 +72,13 @@ class Unit:
 
 @dataclass(frozen=True, kw_only=True)
 class Told:
-    """How a unit's run ended ("told", "timeout", "died" or "late"), its report where it told one, the judge's time."""
+    """How a unit's run ended ("told", "timeout", "died" or "late"), its report where it told one, the judge's time.
+
+    `vacuous`: it was a plan, and its test passes whatever the calls give.
+    """
 
     end: str
+    vacuous: bool = False
     report: dict[str, Any] = field(default_factory=dict)
     judge_ms: float = 0.0
 
@@ -179,5 +186,7 @@ def _read(stdout: str, mark: str, share_ms: float) -> dict[int, Told]:
             break
         if "fault" in unit:
             raise SpecFault(f"the test can't be planned: {unit['fault']}")
-        told[unit["id"]] = Told(end=unit["end"], report=unit["report"] or {}, judge_ms=share_ms)
+        told[unit["id"]] = Told(
+            end=unit["end"], vacuous=unit.get("vacuous", False), report=unit["report"] or {}, judge_ms=share_ms
+        )
     return told

@@ -30,6 +30,7 @@ MAX_KEPT_BYTES: Final = 64 << 20
 REFUSED: Final = {
     "nan": re.compile(r"(?<![a-z])nan(?![a-z])|isnan|numpy", re.IGNORECASE),
     "ends_iteration": re.compile(r"StopIteration|StopAsyncIteration|GeneratorExit"),
+    "skips": re.compile(r"skip", re.IGNORECASE),
 }
 """What spoils a pass, unless the row's own code speaks of it."""
 
@@ -165,6 +166,8 @@ def _plan_of(spec: AssertReward, told: Told) -> tuple[Plan, str | None]:
         raise SpecFault("the test can't be planned: it comes to no call of the candidate in the time that it has")
     if not ops:
         raise SpecFault("the test never calls the candidate: everybody would pass")
+    if told.vacuous:
+        raise SpecFault("the test fails on no results, whatever they are: everybody would pass")
     plan = Plan(ops=ops, steps=report["plan"]["steps"], texts=report["texts"], prints=report["prints"])
     called = sorted({op["f"][1] for op in ops})
     return plan, spec.entry or (called[0] if len(called) == 1 else None)

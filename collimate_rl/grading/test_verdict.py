@@ -13,6 +13,7 @@ from collimate_rl.grading.test_rounds import MAX_ROUNDS, Contender
 _REFUSED = {
     "nan": "a result holds NaN, which slips through comparisons, and the test knows of none",
     "ends_iteration": "a call raised what ends the test's own loops",
+    "skips": "a call raised what skips the test's own cases",
 }
 
 

@@ -44,7 +44,7 @@ class Reader(Builder):
         if type(made) is Record:
             name, fields = made.__dict__["$"]
             known = self.class_named(name)
-            if tuple(getattr(known, "__dataclass_fields__", ())) == fields:
+            if known is not None and tuple(getattr(known, "__dataclass_fields__", ())) == fields:
                 own = object.__new__(known)
                 for field in fields:
                     object.__setattr__(own, field, made.__dict__[field])

@@ -7,7 +7,8 @@ further unit is begun. A frame is `[kind, line, printed]` as the runner reported
 
 Each unit runs in a forked child of its own, so that one candidate's values can't touch what its siblings get. A child
 reports over a pipe; a child that ends without a whole report has told nothing. What leaves is a line per unit: `mark`,
-then JSON `{"id", "end": "told" | "timeout" | "died" | "late", "report"}`; or one line `{"fault": text}`.
+then JSON `{"id", "end": "told" | "timeout" | "died" | "late", "report"}`, for a plan with "vacuous": whether its test
+passes whatever the calls give; or one line `{"fault": text}`.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ JUDGE_JOB = "collimate-job.json"
 _MEMORY = 384 << 20
 _MAX_REPORT = 12 << 20
 _ANSWERS = ("v", "x")
+_PROBES = ({"v": ["k", "Nothing", 0]}, {"x": ["x", ["*Nothing", "Exception", "BaseException"], ["t"]]})
+"""Frames that no test asks for: a value that equals nothing, an exception that nobody knows."""
 
 
 def conduct(job: Dict[str, Any]) -> None:
@@ -49,7 +52,23 @@ def conduct(job: Dict[str, Any]) -> None:
             plan, texts = plans[unit["plan"]] if unit["plan"] is not None else (Plan([], []), [])
             make = functools.partial(_run_of, script, plan, texts, unit)
             end, report = _in_child(make, job["cpu_s"], job["wall_s"])
-        _say(mark, b'{"id":%d,"end":"%s","report":%s}' % (unit["id"], end.encode(), report))
+        more = b""
+        if unit["plan"] is None and end == "told":
+            more = b',"vacuous":' + dumps(_is_vacuous(script, json.loads(report), unit, job)).encode()
+        _say(mark, b'{"id":%d,"end":"%s","report":%s%s}' % (unit["id"], end.encode(), report, more))
+
+
+def _is_vacuous(script: Script, planned: Dict[str, Any], unit: Dict[str, Any], job: Dict[str, Any]) -> bool:
+    """Whether a test that has just been planned ends well on any answers."""
+    plan = Plan(planned["plan"]["ops"], planned["plan"]["steps"])
+    for probe in _PROBES:
+        frames: List[Any] = [(probe, "")] * len(plan.ops)
+        make = functools.partial(Run, script, plan, frames, planned["texts"], True, unit["cap"])
+        end, report = _in_child(make, job["cpu_s"], job["wall_s"])
+        told = json.loads(report)
+        if end != "told" or not told["returned"] or told["off"] or len(told["passed"]) != told["cases"]:
+            return False
+    return True
 
 
 def _run_of(script: Script, plan: Plan, texts: List[str], unit: Dict[str, Any]) -> Run:

@@ -237,6 +237,8 @@ class Session:
                 break
         if isinstance(raised, (StopIteration, StopAsyncIteration, GeneratorExit)):
             self._flag("ends_iteration")
+        if isinstance(raised, getattr(sys.modules.get("unittest"), "SkipTest", ())):
+            self._flag("skips")
         return raised  # type: ignore[no-any-return]
 
     def _flag(self, name: str) -> None:

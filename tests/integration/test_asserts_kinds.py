@@ -243,6 +243,23 @@ KINDS: dict[str, Kind] = {
         ["def f(x): return x\n"],
         ["def f(x): raise StopIteration\n"],
     ),
+    "cases of unittest": Kind(
+        AssertReward(
+            "import unittest\nclass Cases(unittest.TestCase):\n    def test(self): self.assertEqual(f(2), 4)\n"
+            "loaded = unittest.defaultTestLoader.loadTestsFromTestCase(Cases)\n"
+            "assert unittest.TextTestRunner(stream=open('/dev/null', 'w')).run(loaded).wasSuccessful()\n"
+        ),
+        ["def f(x): return x * x\n"],
+        ["def f(x): return 5\n", "import unittest\ndef f(x): raise unittest.SkipTest\n"],
+    ),
+    "a record without fields": Kind(
+        AssertReward("assert f(0) != 0\nassert f(1) == f(2) and f(1) != f(3)\n"),
+        [
+            "from dataclasses import dataclass\n@dataclass\nclass A: pass\n@dataclass\nclass B: pass\n"
+            "def f(x): return A() if x < 3 else B()\n"
+        ],
+        ["class A: pass\ndef f(x): return A()\n"],
+    ),
     "not a number is asked for": Kind(
         AssertReward("import math\nassert math.isnan(f(1))\n"),
         ["def f(x): return float('nan')\n"],
@@ -347,6 +364,11 @@ FAULTS = {
     ),
     "reads or prints with": AssertReward("import io, sys\nsys.stdin = io.StringIO('5')\nassert f() == 5\n"),
     "never calls the candidate": AssertReward("assert 1 + 1 == 2\n"),
+    "fails on no results": AssertReward(
+        "def check(candidate):\n    try:\n        assert candidate(1) == 5\n    except Exception as error:\n"
+        "        print('failed', error)\n",
+        entry="f",
+    ),
     "whoever the candidate is": AssertReward("import no_such_module\nassert f(1) == 1\n"),
 }
 
