@@ -40,6 +40,7 @@ def main() -> int:
         "isolated : plain": ratio(isolated, "graded, namespaces", "graded, isolation none"),
         "graded : bare exec, namespaces": ratio(isolated, "graded, namespaces", "bare exec, namespaces"),
         "queued : inline": ratio(queued, "queued", "inline"),
+        "queued, in sessions : inline": ratio(queued, "queued, in sessions", "inline"),
         "10 batches beside 10,000 : alone": ratio(seconds, "beside 10,000", "10 batches alone"),
     }
     _print("per second (median, lowest, highest)", {**isolated, **queued})
