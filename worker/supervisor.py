@@ -42,6 +42,8 @@ LOOK_EVERY_S = 5.0
 KILL_WAIT_S = 10.0
 LAST_WORDS_S = 10.0
 """How long the end may take to bury what was killed while the server is away."""
+PARTING_S = 1.0
+"""The same where every worker process ended by itself: leases and heartbeats run out, too."""
 
 
 class Refused(Exception):
@@ -209,6 +211,7 @@ class Supervisor:
         while self._children.living and time.monotonic() < until and signals.stops <= asked:
             signals.wait(min(0.5, until - time.monotonic()))
             self._collect()
+        words_s = LAST_WORDS_S if self._children.living else PARTING_S
         for child in self._children.living:
             logs.emit(logs.PROCESS_KILLED, logging.WARNING, killed=child.name, reason="did not stop within the grace")
         self._children.signal(signal.SIGKILL)
@@ -218,16 +221,16 @@ class Supervisor:
             self._collect()
         for loop in self._loops:
             loop.stop(5.0)
-        self._last_words()
+        self._last_words(words_s)
         logs.emit(logs.SUPERVISOR_STOPPED)
 
     def _collect(self) -> None:
         for end in self._children.reap():
             self._pulse.died(end.child.name)
 
-    def _last_words(self) -> None:
+    def _last_words(self, for_s: float) -> None:
         try:
-            persist(self._pulse.fall_silent, for_s=LAST_WORDS_S)
+            persist(self._pulse.fall_silent, for_s=for_s)
             self._sessions.round()
             self._sessions.resign()
             self._janitor.resign()

@@ -13,6 +13,8 @@ from enum import Enum
 from typing import Any, ClassVar
 
 from redis import Redis
+from redis.client import Pipeline
+from redis.exceptions import ConnectionError, TimeoutError
 from rq.exceptions import DequeueTimeout, NoSuchJobError, StopRequested
 from rq.executions import Execution
 from rq.job import Job, JobStatus
@@ -164,7 +166,8 @@ class BellWorker(SimpleWorker):
     death_penalty_class = NoPenalty
     job_class = BellJob
     queue_class = BellQueue
-    max_connection_wait_time = 5.0
+    max_connection_wait_time = 2.0
+    """rq sleeps for so long between tries while the server is away, deaf to a stop."""
 
     def __init__(self, queue: str, name: str, connection: Redis, **options: Any) -> None:
         ask = self.gate
@@ -207,6 +210,23 @@ class BellWorker(SimpleWorker):
     def _shutdown(self) -> None:
         self.stop_signals += 1
         self._stop_requested = True
+
+    def heartbeat(self, timeout: int | None = None, pipeline: Pipeline | None = None) -> None:
+        """As rq's, but a stop ends an idle worker without a server, too: rq tries for ever, and asks no gate then."""
+        try:
+            super().heartbeat(timeout, pipeline)
+        except (ConnectionError, TimeoutError):
+            if self.stop_signals and not self.executions:
+                raise StopRequested from None
+            raise
+
+    def teardown(self) -> None:
+        try:
+            super().teardown()  # type: ignore[no-untyped-call]
+        except (ConnectionError, TimeoutError):
+            if not self.stop_signals:
+                raise
+            # Its registration expires; where there is a supervisor, that one clears it.
 
     def kill_horse(self, sig: Any = None) -> None:
         self.cancel_event.set()

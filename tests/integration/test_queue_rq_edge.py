@@ -30,6 +30,7 @@ from collimate_rl.queue.rq_edge import (
     clear_worker,
     listed_batches,
 )
+from collimate_rl.queue.server import LocalRedis
 from tests.fixtures.queue_batches import bells, make_batch, put, settle, warp
 
 ROOT = Path(__file__).parents[2]
@@ -188,6 +189,16 @@ def test_a_paused_worker_leaves_bells_on_the_list_and_can_be_stopped(queue: Batc
         queue.client.set("test:go", "1")
         until(lambda: queue.result(k))
         queue.client.delete("test:go")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(WAIT_S) == 0
+
+
+def test_an_idle_worker_can_be_stopped_while_the_server_is_away() -> None:
+    with LocalRedis() as server, worker(server.url) as process:
+        client = connect_commands(server.url)
+        until(lambda: client.hget("rq:worker:w1", "state") == b"idle")
+        client.close()
+        server.kill()
         process.send_signal(signal.SIGTERM)
         assert process.wait(WAIT_S) == 0
 

@@ -129,6 +129,18 @@ def test_a_stop_while_waiting_for_the_server_is_heard(tmp_path: Path) -> None:
         started.end()
 
 
+def test_a_stop_when_the_server_went_away_is_heard(tmp_path: Path, daemon_socket: str) -> None:
+    with LocalRedis() as server:
+        started = Node(tmp_path, server.url, f"unix:{daemon_socket}", processes=2, grace=45).start()
+        try:
+            started.wait_for("worker_ready", count=2)
+            server.kill()
+            assert started.stop() == 0
+            assert started.events("process_killed") == []
+        finally:
+            started.end()
+
+
 def test_a_server_killed_and_restarted_under_load_loses_no_batch(tmp_path: Path, daemon_socket: str) -> None:
     with LocalRedis(aof=True) as server:
         audit = Audit(server.url)
