@@ -22,6 +22,8 @@ def same_text(got: str, want: str, options: CompareOptions) -> bool:
         return got == want
     if options.mode == "tokens":
         ours, theirs = want.split(), got.split()
+    elif got.strip().count("\n") != want.strip().count("\n"):
+        return False
     else:
         ours, theirs = _lines(want), _lines(got)
     if len(ours) != len(theirs):
