@@ -15,6 +15,9 @@ from collimate_rl.queue.batches import DEFAULT_WINDOW
 from producer.producer import Producer
 from producer.submit_file import EXIT_BAD_INPUT, Defaults, FileRun
 
+EXIT_INTERRUPTED = 130
+"""As shells count it: 128 and SIGINT's number."""
+
 _DESCRIPTION = """Grades every row of a JSON-lines file over the queue.
 
 One line in: {"id"?, "ground_truth", "completions": ["…"], "entry"?, "template"?, "timeout_seconds"?}.
@@ -79,9 +82,17 @@ def main(argv: Sequence[str] | None = None) -> int:
             ).open()
         except (OSError, ValueError, CollimateError) as exc:
             return _refuse(str(exc))
-        code = FileRun(producer, defaults, write=_write, progress=show).run(rows)
+        if producer.unserved is not None:
+            print(f"producer: {producer.unserved} Waiting for one.", file=sys.stderr)
+        try:
+            code = FileRun(producer, defaults, write=_write, progress=show).run(rows)
+        except KeyboardInterrupt:
+            code = EXIT_INTERRUPTED
     if show is not None:
         print(file=sys.stderr)
+    if code == EXIT_INTERRUPTED:
+        told = "interrupted; what was submitted is graded on, and the same command takes it up again"
+        print(f"producer: {told}", file=sys.stderr)
     return code
 
 

@@ -56,7 +56,8 @@ class BatchHandle:
         name. Infra-flagged candidates are no error here: see `BatchResult.rewards`.
         """
         if not self._finished.wait(timeout):
-            raise TimeoutError(f"batch {self.id!r} was not answered within {timeout:g} s")
+            hint = self._producer.unserved
+            raise TimeoutError(f"batch {self.id!r} was not answered within {timeout:g} s{f'; {hint}' if hint else ''}")
         if self._error is not None:
             raise self._error
         if self._result is None:

@@ -81,6 +81,8 @@ class Producer:
         self._reader: Reader | None = None
         self._broken: QueueError | None = None
         self._templates: tuple[float, frozenset[str] | None] = (float("-inf"), None)
+        self.unserved: str | None = None
+        """What to say when no node served the queue at the last look, which `open` and `submit` take."""
         self._pool: ThreadPoolExecutor | None = None
 
     def open(self) -> Producer:
@@ -93,6 +95,7 @@ class Producer:
             if self._reader is None:
                 check_server(self.queue.client)
                 self._take_name()
+                self._living_templates()
                 reader = Reader(
                     queue=self.queue,
                     blocking=self._blocking,
@@ -165,7 +168,7 @@ class Producer:
             producer=self.name,
             epoch=self.epoch,
             template=template,
-            candidates=tuple(candidates),
+            candidates=_texts(candidates),
             spec=_spec_text(spec),
             seeds=tuple(seeds if seeds is not None else group_seeds(len(candidates), seed_mode, base_seed)),
             seed_mode=seed_mode,
@@ -253,7 +256,10 @@ class Producer:
 
     def _living_templates(self) -> frozenset[str] | None:
         """What the living nodes list; None when no node tells, which refuses nothing."""
-        told = [beat.get("templates") for beat in self.queue.nodes().values()]
+        nodes = self.queue.nodes()
+        name = self.queue.queue
+        self.unserved = None if nodes else f"no worker served queue {name!r} at the last look: is one running there?"
+        told = [beat.get("templates") for beat in nodes.values()]
         lists = [names for names in told if isinstance(names, list)]
         return frozenset(str(name) for names in lists for name in names) if lists else None
 
@@ -357,11 +363,19 @@ def _conflict(batch: GradeBatch) -> str:
     )
 
 
+def _texts(candidates: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(candidates, str):  # a sequence of texts, too, of one character each
+        raise ValueError("candidates is one text: give a list of source texts")
+    return tuple(candidates)
+
+
 def _spec_text(spec: WireSpec | Mapping[str, Any] | str) -> str:
     if isinstance(spec, str):
         return spec
-    wire = spec if isinstance(spec, Mapping) else spec.to_wire()
+    told = spec if isinstance(spec, Mapping) else getattr(spec, "to_wire", None)
+    if told is None:
+        raise ValueError(f"a {type(spec).__name__} is no reward spec: reward_spec_from_ground_truth makes one of a row")
     try:
-        return json.dumps(wire)
+        return json.dumps(told() if callable(told) else told)
     except (TypeError, ValueError, RecursionError) as exc:
         raise ValueError(f"the spec's wire form is not plain JSON data: {exc}") from exc

@@ -38,6 +38,10 @@ def grade_group(
     `exec_prefix` names the execs, so that another process can go on with the same ones. A fault of the spec is a
     ValueError (`SpecFault`).
     """
+    if isinstance(candidates, str):  # a sequence of texts, too, of one character each
+        raise ValueError("candidates is one text: give a list of source texts")
+    if not hasattr(spec, "build"):
+        raise ValueError(f"a {type(spec).__name__} is no reward spec: reward_spec_from_ground_truth makes one of a row")
     run = GroupRun(
         execute,
         candidates,

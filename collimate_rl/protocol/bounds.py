@@ -23,7 +23,8 @@ MAX_TAG_BYTES: Final = 1024
 MAX_FLAGS: Final = 64
 DEFAULT_DEADLINE_S: Final = 3600.0
 MAX_DEADLINE_S: Final = 7 * 86400.0
-MAX_TIMEOUT_S: Final = 86400
+MAX_TIMEOUT_S: Final = 3600
+"""What a sandbox daemon takes for one exec."""
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _SEED = re.compile(r"[0-9a-fA-F]{64}")

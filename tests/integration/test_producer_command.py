@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,11 +12,13 @@ from typing import Any
 
 import pytest
 
-from collimate_rl.protocol import GradeBatch, Verdict, infra_verdict
+from collimate_rl.protocol import GradeBatch, Verdict, batch_key, infra_verdict
+from collimate_rl.protocol.keys import BatchKeys
 from collimate_rl.queue.batches import BatchQueue
 from collimate_rl.queue.clients import connect_commands
 from tests.fixtures.queue_batches import passed
 from tests.fixtures.tiny_worker import TinyWorker
+from tests.fixtures.worker_nodes import until
 
 ROOT = Path(__file__).parents[2]
 UNIT = [{"input": 1, "expected": 2}]
@@ -139,4 +142,24 @@ def test_a_file_that_is_not_there(redis_url: str) -> None:
 def test_no_answer_within_the_deadline(tmp_path: Path, redis_url: str) -> None:
     done = submit(tmp_path, [row(id="a")], "--deadline-seconds", "0.5", url=redis_url)
     assert done.returncode == 3
+    assert "no worker served queue 'grade'" in done.stderr
     assert output(done)[0]["results"][0]["error_code"] == "expired"
+
+
+def test_an_interrupt_says_how_to_go_on(tmp_path: Path, redis_url: str) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text(row(id="a") + "\n")
+    command = [sys.executable, "-m", "producer", "submit", str(file), "--redis-url", redis_url, "--run", "cli"]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        client = connect_commands(redis_url)
+        until(lambda: client.exists(BatchKeys(batch_key("cli", 0, "a")).payload))
+        client.close()
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    assert (process.returncode, out) == (130, "")
+    assert "takes it up again" in err
+    assert "Traceback" not in err

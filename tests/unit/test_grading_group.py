@@ -165,6 +165,14 @@ def test_bad_arguments(options: dict[str, Any]) -> None:
         grade_group(FakeExecutor(), SPEC, ["a", 5], seeds=[None, None])  # type: ignore[list-item]
 
 
+def test_what_looks_like_candidates_and_a_spec_but_is_none() -> None:
+    with pytest.raises(ValueError, match="one text"):
+        grade_group(FakeExecutor(), SPEC, "ab", seeds=[None, None])
+    row: Any = [{"input": 1, "expected": 2}]
+    with pytest.raises(ValueError, match="list is no reward spec: reward_spec_from_ground_truth"):
+        grade_group(FakeExecutor(), row, ["a"], seeds=[None])
+
+
 def test_a_spec_that_is_no_data_is_the_specs_fault() -> None:
     spec = UnitTestReward([{"input": 1, "expected": object()}])
     with pytest.raises(SpecFault, match="can't be given to a sandbox"):

@@ -192,3 +192,27 @@ def test_submit_wait_and_take_up_again(fake: fakeredis.FakeServer) -> None:
             producer.submit(template="py", candidates=["b"], spec={"type": "x"}, id="one")
         with pytest.raises(ValueError, match="not 0"):
             producer.submit(template="py", candidates=[], spec={"type": "x"})
+
+
+def test_what_is_no_candidates_no_spec_and_no_time_limit(fake: fakeredis.FakeServer) -> None:
+    with Producer("redis://fake", run="run") as producer:
+        with pytest.raises(ValueError, match="one text"):
+            producer.submit(template="py", candidates="def solve(x): ...", spec={"type": "x"})
+        for spec in (None, [{"input": 1, "expected": 2}]):
+            with pytest.raises(ValueError, match="no reward spec: reward_spec_from_ground_truth"):
+                producer.submit(template="py", candidates=["a"], spec=spec)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="from 1 to 3600"):
+            producer.submit(template="py", candidates=["a"], spec={"type": "x"}, timeout_seconds=3601)
+
+
+def test_a_timeout_tells_where_no_worker_serves(fake: fakeredis.FakeServer) -> None:
+    queue = BatchQueue(fakeredis.FakeRedis(server=fake))
+    with Producer("redis://fake", run="run") as producer:
+        handle = producer.submit(template="py", candidates=["a"], spec={"type": "x"})
+        with pytest.raises(TimeoutError, match="within 0 s; no worker served queue 'grade'"):
+            handle.result(0)
+        queue.beat("n1", {"templates": ["py"]})
+    with Producer("redis://fake", run="run") as producer:
+        handle = producer.submit(template="py", candidates=["b"], spec={"type": "x"})
+        with pytest.raises(TimeoutError, match=r"within 0 s$"):
+            handle.result(0)
