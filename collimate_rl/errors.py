@@ -25,7 +25,7 @@ Arguments that are wrong in themselves are plain `ValueError`s; a wait that ran 
 from __future__ import annotations
 
 RETRYABLE_BEFORE_WORK = frozenset({"at_capacity", "session_bringup_failed", "draining"})
-"""Codes that prove that nothing ran, so that a create or an exec may be sent again (daemon-api, retry rules)."""
+"""Codes that prove that nothing ran, so that a create or an exec may be sent again (docs/reference/sdk.md, Retries)."""
 
 MISCONFIGURED = frozenset(
     {

@@ -1,6 +1,6 @@
 """The node's sandbox daemon as the worker sees it: is it there, does it take work, does it isolate.
 
-A session socket may have no health (daemon-api), so nothing depends on it: without one the templates stay unknown, and
+A session socket may have no health, so nothing depends on it: without one the templates stay unknown, and
 whether the daemon takes work is seen by forking and deleting a sandbox.
 """
 

@@ -95,7 +95,7 @@ def test_the_environment_is_small_and_fixed() -> None:
     ("places", "roots"),
     [
         ({"/usr", "/usr/local"}, ()),
-        ({"/work/.venv", "/root/.pyenv/versions/3.11.7"}, ("/work/.venv", "/root/.pyenv/versions/3.11.7")),
+        ({"/srv/venv", "/root/python/3.11"}, ("/srv/venv", "/root/python/3.11")),
         ({"/opt/py", "/opt/py/venv", "/opt/python"}, ("/opt/py", "/opt/python")),
     ],
 )

@@ -1,6 +1,6 @@
 -- answer.lua: how a batch is answered. Put after the prelude in the scripts that can do it.
 --
--- The result (messages.md) is written here as msgpack, byte by byte: the verdicts are packed already and go in as
+-- The result (docs/reference/queue.md) is written here as msgpack, byte by byte: the verdicts are packed already and go in as
 -- they are, a nil must be sent as nil, and nothing depends on a codec library of the server.
 
 local function pack_uint(bytes, n)
