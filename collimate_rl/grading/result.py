@@ -7,24 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
+from collimate_rl.protocol.codes import OUTCOMES
+
 GRADER_VERSION: Final = "1"
 """Changes whenever the same candidate could score otherwise."""
-
-OUTCOMES: Final = (
-    "passed",
-    "wrong_answer",
-    "runtime_error",
-    "timeout",
-    "memory_limit",
-    "output_limit",
-    "no_code",
-    "no_entry_point",
-    "unencodable",
-    "tampered",
-    "sandbox_killed",
-    "off_plan",
-)
-"""What a case, or the whole candidate, can come to. None of these is an infra error."""
 
 MAX_DETAIL: Final = 4096
 MAX_TAIL: Final = 4096
