@@ -1,0 +1,78 @@
+"""Right solutions get 1.0, however they are written, whatever they print, and however large their answers are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from collimate_rl.client import CollimateClient
+from collimate_rl.formats import reward_spec_from_ground_truth
+from collimate_rl.rewards import StdioReward, UnitTestReward, grade, grade_batch
+from tests.fixtures import honest
+
+SUMS = StdioReward([{"stdin": "3\n1 2 3\n", "stdout": "6\n"}, {"stdin": "2\n5 5\n", "stdout": "10\n"}])
+SQUARES = UnitTestReward([{"input": n, "expected": n * n} for n in (2, 3, -4)])
+HUNDRED: Any = 0
+for _ in range(100):
+    HUNDRED = [HUNDRED]
+
+
+@pytest.fixture
+def client(daemon_socket: str) -> CollimateClient:
+    return CollimateClient(unix_socket=daemon_socket)
+
+
+def test_programs(client: CollimateClient) -> None:
+    results = grade_batch(client, "py", list(honest.PROGRAMS.values()), SUMS, concurrency=3)
+    assert {name: r.detail for name, r in zip(honest.PROGRAMS, results, strict=True) if r.reward != 1.0} == {}
+
+
+def test_functions(client: CollimateClient) -> None:
+    results = grade_batch(client, "py", list(honest.FUNCTIONS.values()), SQUARES, concurrency=3)
+    assert {name: r.detail for name, r in zip(honest.FUNCTIONS, results, strict=True) if r.reward != 1.0} == {}
+
+
+ANSWERS: list[tuple[str, Any, Any]] = [
+    ("return a[::-1]", [list(range(100_000))], list(range(99_999, -1, -1))),
+    ("return [x / 7 for x in a]", [list(range(100_000))], [x / 7 for x in range(100_000)]),
+    ("return [float(x) for x in a]", [list(range(100_000))], list(range(100_000))),
+    ("return [[x] for x in a]", [list(range(30_000))], [[x] for x in range(30_000)]),
+    ("return 'é' * a", 300_000, "é" * 300_000),
+    ("return 7 ** a", 20_000, 7**20_000),
+    ("return [a.sort(), a][1]", [[3, 1, 2]], [1, 2, 3]),
+    ("return set(a)", [[3, 1, 3]], {1, 3}),
+    ("return {k: 1 for k in reversed(range(a))}", 10_000, dict.fromkeys(range(10_000), 1)),
+    ("for _ in range(100): a = [a]\n    return a", 0, HUNDRED),
+    ("return a", "\ud800", "\ud800"),
+]
+
+
+@pytest.mark.parametrize("number", range(len(ANSWERS)))
+def test_answers_of_every_size_and_kind(client: CollimateClient, number: int) -> None:
+    code, given, expected = ANSWERS[number]
+    result = grade(
+        client, "py", f"def solve(a):\n    {code}\n", UnitTestReward([{"input": given, "expected": expected}])
+    )
+    assert result.reward == 1.0, result.detail
+
+
+OUTPUTS: list[tuple[str, list[tuple[str, str]]]] = [
+    ("print('\\n'.join(map(str, range(60_000))))", [("", "\n".join(map(str, range(60_000))))]),
+    ("print(input() * 1_900_000)", [(c, c * 1_900_000) for c in "abcde"]),
+    ("print('\U0001f600' * 100_000)", [("", "\U0001f600" * 100_000)] * 8),
+    ("import os\nos.write(1, b'\\xff\\n')\nprint('ok')", [("", "\ufffd\nok")]),
+    ("import sys\nprint(len(sys.stdin.read()))", [("x" * 2_000_000, "2000000")]),
+    ("print(len(str(2 ** 20_000)), len(str(int(input()))))", [("7" * 20_000, "6021 20000")]),
+    ("import time\ntime.sleep(1.5)\nprint(input())", [(c, c) for c in "abcde"]),
+    ("print(1 / 3)", [("", "0.333333")]),
+    ("print(6.0)", [("", "6")]),
+]
+
+
+@pytest.mark.parametrize("number", range(len(OUTPUTS)))
+def test_output_of_every_size_and_kind(client: CollimateClient, number: int) -> None:
+    code, cases = OUTPUTS[number]
+    spec = reward_spec_from_ground_truth({"inputs": [a for a, _ in cases], "outputs": [b for _, b in cases]})
+    result = grade(client, "py", code, spec, timeout_seconds=15)
+    assert result.reward == 1.0, result.detail
