@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from collimate_rl.cli.explain import explain
+from collimate_rl.cli.interrupt import unwinding
 from collimate_rl.errors import CollimateError, UnreachableError
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def grade(
     if completion or not file.name.endswith(".py"):
         text = rewards.extract_code(text, entry=getattr(spec, "entry", None) or entry)
     try:
-        with ExitStack() as cleanup:
+        with unwinding(), ExitStack() as cleanup:
             client = _client(cleanup, unix_socket, base_url, local)
             result = rewards.grade(client, template, text, spec, seed=seed, timeout_seconds=timeout_seconds)
     except ValueError as error:

@@ -3,8 +3,29 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextmanager
+def unwinding() -> Iterator[None]:
+    """While entered (in the main thread), a stop signal is a `SystemExit` of 128 + its number: for commands that have
+    nothing to stop in order, only to clean up.
+    """
+
+    def leave(signum: int, _frame: FrameType | None) -> None:
+        raise SystemExit(128 + signum)
+
+    previous = {signum: signal.signal(signum, leave) for signum in STOP_SIGNALS}
+    try:
+        yield
+    finally:
+        for signum, handler in previous.items():
+            signal.signal(signum, handler)
 
 
 class Interrupted(Exception):
@@ -18,14 +39,12 @@ class Interrupted(Exception):
 class Interrupt:
     """While entered (in the main thread), SIGINT and SIGTERM only set a flag; `check` raises `Interrupted` then."""
 
-    _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
     def __init__(self) -> None:
         self._caught: int | None = None
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> Interrupt:
-        for signum in self._SIGNALS:
+        for signum in STOP_SIGNALS:
             self._previous[signum] = signal.signal(signum, self._note)
         return self
 

@@ -66,6 +66,14 @@ def test_no_daemon_is_infra_and_says_how_to_get_one(candidate: Path, tmp_path: P
     assert "--local" in done.output
 
 
+def test_a_row_of_test_code_without_a_daemon_is_told_the_same(candidate: Path, tmp_path: Path) -> None:
+    row = tmp_path / "row.json"
+    row.write_text(json.dumps({"prompt": "", "test": "def check(f):\n    assert f(1) == 1\n", "entry_point": "solve"}))
+    done = run(candidate, "--ground-truth", row, "--socket", tmp_path / "no.sock")
+    assert done.exit_code == 3
+    assert "--local" in done.output
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [

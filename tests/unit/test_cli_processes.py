@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from collimate_rl.cli.interrupt import Interrupt, Interrupted
+from collimate_rl.cli.interrupt import Interrupt, Interrupted, unwinding
 from collimate_rl.cli.processes import Child
 
 STUBBORN = (
@@ -73,6 +73,15 @@ def test_a_signal_sets_a_flag_that_check_raises() -> None:
             interrupt.check()
     assert caught.value.exit_code == 128 + signal.SIGTERM
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_unwinds_a_command_that_only_has_to_clean_up(signum: signal.Signals) -> None:
+    before = signal.getsignal(signum)
+    with pytest.raises(SystemExit) as caught, unwinding():
+        signal.raise_signal(signum)
+    assert caught.value.code == 128 + signum
+    assert signal.getsignal(signum) is before
 
 
 @pytest.mark.parametrize("missing", ["click", "rich"])
