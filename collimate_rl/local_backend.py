@@ -22,6 +22,7 @@ from collimate_rl.sandboxd.signals import StopSignals
 
 __all__ = ["DaemonConfig", "IsolationUnavailable", "Limits", "LocalCollimateBackend", "SocketTaken", "Template", "main"]
 
+_DESCRIPTION = "The local sandbox daemon: warm interpreters, forked in isolation for every candidate."
 _DESCRIPTORS = 16384
 EX_UNAVAILABLE = 69
 """sysexits(3): the isolation that was asked for can't be had."""
@@ -130,7 +131,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     logging.basicConfig(level=arguments.log_level.upper(), stream=sys.stderr, format="%(levelname)s %(message)s")
     try:
-        daemon = Daemon(_config(arguments))
+        config = _config(arguments)
+        daemon = Daemon(config)
     except ValueError as exc:
         print(f"collimate sandboxd: {exc}", file=sys.stderr)
         return 2
@@ -141,8 +143,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         except IsolationUnavailable as exc:
             print(f"collimate sandboxd: {exc}", file=sys.stderr)
             return EX_UNAVAILABLE
-        except (SocketTaken, OSError) as exc:
+        except SocketTaken as exc:
             print(f"collimate sandboxd: {exc}", file=sys.stderr)
+            return 1
+        except OSError as exc:
+            listening = [f"--socket {config.unix_socket}"] if config.unix_socket is not None else []
+            listening += [f"--host {config.host} --port {config.port}"] if config.host is not None else []
+            print(f"collimate sandboxd: cannot serve on {' and '.join(listening)}: {exc}", file=sys.stderr)
             return 1
         print(_banner(daemon), file=sys.stderr, flush=True)
         try:
@@ -194,7 +201,7 @@ def _url(host_port: tuple[str, int]) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m collimate_rl.local_backend", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m collimate_rl.local_backend", description=_DESCRIPTION)
     parser.add_argument("--socket", metavar="PATH", help="listen on this unix socket")
     parser.add_argument("--host", help="listen on this address (default 127.0.0.1 when there is no --socket)")
     parser.add_argument("--port", type=int, help="TCP port (default 8080; 0: any free one)")
@@ -203,9 +210,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--preload", action="append", metavar="MODULE", default=[], help="import this in every template"
     )
-    parser.add_argument("--isolation", choices=ISOLATIONS, default="namespaces")
-    parser.add_argument("--max-sessions", type=int, default=1024)
-    parser.add_argument("--max-inflight", type=int, help="execs that run at once (default: two per core)")
+    parser.add_argument(
+        "--isolation", choices=ISOLATIONS, default="namespaces", help="none: plain subprocesses, for tests on a laptop"
+    )
+    parser.add_argument("--max-sessions", type=int, default=1024, metavar="N", help="live sessions (default: 1024)")
+    parser.add_argument("--max-inflight", type=int, metavar="N", help="execs that run at once (default: two per core)")
     parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="warning")
     return parser
 

@@ -343,3 +343,14 @@ def test_time_passes_for_nobody_in_line(daemon: RunningDaemon) -> None:
     for thread in threads:
         thread.join(60)
     assert [answer["exit_code"] for answer in answers] == [0] * (2 * places)
+
+
+def test_an_address_that_cannot_be_had_is_named() -> None:
+    command = [sys.executable, "-m", "collimate_rl.local_backend"]
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        for where in (["--port", port], ["--socket", "/nowhere/s.sock"]):
+            done = subprocess.run([*command, *where], capture_output=True, text=True, timeout=60, check=False)
+            assert done.returncode == 1, done.stderr
+            assert " ".join(where) in done.stderr
+            assert "Traceback" not in done.stderr
