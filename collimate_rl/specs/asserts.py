@@ -144,7 +144,11 @@ class _Completion:
             return
         defines = rf"^[ \t]*(?:async[ \t]+)?def[ \t]+{name}\b|^class[ \t]+{name}\b|^{name}[ \t]*[:=]"
         starts = r"(?:def|class|import|from|async)\b|@|if __name__|#"
-        lost_first = len(lines) > 1 and lines[1][0] in " \t" and not lines[0].rstrip().endswith(_GOES_ON)
+        widths = [len(line) - len(line.lstrip()) for line in lines[1:]]
+        # What follows a header is its block; where the rest goes on less deep, yet indented, so did the header.
+        above_rest = bool(widths) and 0 < min(widths) < widths[0]
+        goes_on = lines[0].rstrip().endswith(_GOES_ON)
+        lost_first = bool(widths) and widths[0] > 0 and (above_rest or not goes_on)
         self.whole = bool(re.search(defines, completion, re.MULTILINE))
         self.whole = self.whole or (not lost_first and bool(re.match(starts, lines[0])))
         if lost_first or len(lines) == 1:
