@@ -15,11 +15,13 @@ help:  ## List the targets
 setup: $(STAMP)  ## Make .venv with everything the other targets need
 
 $(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo "$(PYTHON) is no Python 3.10 or later: name one, make $(or $(MAKECMDGOALS),setup) PYTHON=python3.12" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $(STAMP)
 
-demo: $(STAMP)  ## The main job on this machine: Redis, sandbox daemon, worker, 24 groups graded
+demo: $(STAMP)  ## The main job on this machine: Redis, sandbox daemon and worker, groups of candidates graded
 	$(BIN)/collimate demo
 
 test: $(STAMP)  ## The whole test suite, with real servers, daemon and workers
@@ -37,5 +39,5 @@ lint: $(STAMP)  ## ruff, mypy strict, import-linter
 bench: $(STAMP)  ## Ratios within one run: isolated against plain, queued against inline
 	$(BIN)/python -m benchmarks
 
-clean:  ## Remove .venv and the caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+clean:  ## Remove .venv, the caches and what builds leave
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info build dist

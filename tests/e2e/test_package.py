@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -119,3 +120,14 @@ def test_the_command_line_without_its_extra_says_what_to_install(bare_python: Pa
     )
     assert done.returncode == 2
     assert "pip install 'collimate-rl[cli]'" in done.stderr
+
+
+def test_make_refuses_a_python_that_is_too_old_before_it_makes_anything(tmp_path: Path) -> None:
+    for name in ("Makefile", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path)
+    done = subprocess.run(
+        ["make", "demo", "PYTHON=false"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode != 0
+    assert "make demo PYTHON=" in done.stderr
+    assert not (tmp_path / ".venv").exists()
