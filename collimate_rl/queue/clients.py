@@ -99,8 +99,9 @@ def translate_errors(doing: str) -> Iterator[None]:
     except (BusyLoadingError, ReadOnlyError) as exc:
         raise RedisUnavailable(f"the Redis server could not {doing} yet: {exc}") from exc
     except (ConnectionError, TimeoutError) as exc:
+        told = str(exc).rstrip(".")
         raise RedisUnavailable(
-            f"the Redis server could not be reached to {doing}: {exc}; is it running, and is this its address?"
+            f"the Redis server could not be reached to {doing}: {told}; is it running, and is this its address?"
         ) from exc
     except RedisError as exc:
         raise QueueError(f"the Redis server refused to {doing}: {exc}") from exc
