@@ -74,7 +74,9 @@ def perform(holder: Holder, job: Dict[str, Any]) -> str:
                 kind, line, ms = timed(holder, job, index, op)
             cases.append([kind, ms])
             if job["prints"]:
-                cases[-1].append(drained(holder)[: job["value_bytes"]].decode("utf-8", "replace"))
+                printed = drained(holder)[: min(job["value_bytes"], max(room, 0))]
+                room -= len(printed)
+                cases[-1].append(printed.decode("utf-8", "replace"))
             if kind in "tdmb" or line == "null":
                 holder.end()
         room -= len(line)
