@@ -124,7 +124,16 @@ def _prepared(spec: PropertyReward, made: Made) -> Prepared:
     try:
         pairs = [loads(line) for line in made.lines]
         ops = tuple(call_op(spec.entry, ["t", given]) for given, _ in pairs)
-        return Prepared(ops, tuple(Expected(wanted, rules) for _, wanted in pairs), made.ms)
+        expected = tuple(Expected(wanted, rules) for _, wanted in pairs)
+        for n, each in enumerate(expected):
+            if not each.matches(each.text):
+                raise SpecFault(
+                    f"the reference would fail its own case {n}: what it gives (an iterator, or nan) equals nothing, "
+                    'not even itself; compare="json" drains the one and forgives the other'
+                )
+        return Prepared(ops, expected, made.ms)
+    except SpecFault:
+        raise
     except (BadTree, TypeError, ValueError) as fault:
         raise SpecFault(f"the property's cases are no plain data: {fault}") from None
 

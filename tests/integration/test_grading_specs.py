@@ -173,6 +173,8 @@ def test_each_call_gets_arguments_of_its_own(client: CollimateClient) -> None:
         ("    return object()", "1", "no plain data"),
         ("    return x", "object()", "no plain data"),
         ("    import sys\n    sys.exit(0)", "1", "SystemExit"),
+        ("    return [float('nan')]", "1", "would fail its own case 0"),
+        ("    return map(str, [x])", "1", "would fail its own case 0"),
     ],
 )
 def test_a_reference_at_fault_is_no_reward(client: CollimateClient, reference: str, generator: str, words: str) -> None:
