@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 
 from collimate_rl.errors import CollimateError
 from collimate_rl.grading.grader import GroupRequest, GroupScore
 from collimate_rl.protocol import Verdict
+from collimate_rl.protocol.bounds import MAX_GROUND_TRUTH_BYTES, MAX_PAYLOAD_BYTES
 from producer.handle import BatchHandle
 from producer.producer import Producer
 
 SUBMITTERS = 8
 """Threads that submit. A submit may wait for room in the run's window, which must not keep the caller's loop."""
+ROOM = MAX_PAYLOAD_BYTES - MAX_GROUND_TRUTH_BYTES - (256 << 10)
+"""Bytes of candidates in one batch: the rest of a payload is for the spec, seeds and names."""
 
 
 class QueuedGrader:
@@ -24,7 +29,11 @@ class QueuedGrader:
         self._pool = ThreadPoolExecutor(max_workers=SUBMITTERS, thread_name_prefix="collimate-submit")
 
     async def grade_group(self, request: GroupRequest) -> list[GroupScore]:
-        """As `Grader.grade_group`. A cancelled task cancels its batch."""
+        """As `Grader.grade_group`; a group too large for one batch goes in several. A cancelled task cancels them."""
+        parts = await asyncio.gather(*(self._grade(part) for part in parts_of(request)))
+        return [score for part in parts for score in part]
+
+    async def _grade(self, request: GroupRequest) -> list[GroupScore]:
         drawn = all(seed is None for seed in request.seeds)
         submitted = self._pool.submit(
             partial(
@@ -55,6 +64,21 @@ class QueuedGrader:
         """Lets the threads and the producer go."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._producer.close()
+
+
+def parts_of(request: GroupRequest) -> Iterator[GroupRequest]:
+    """The request, cut where its candidates don't fit into one batch; mostly it is whole."""
+    start, room = 0, ROOM
+    for index, candidate in enumerate(request.candidates):
+        room -= len(candidate.encode("utf-8", "surrogatepass"))
+        if room < 0 and index > start:
+            yield _cut(request, start, index)
+            start, room = index, ROOM - len(candidate.encode("utf-8", "surrogatepass"))
+    yield _cut(request, start, len(request.candidates))
+
+
+def _cut(request: GroupRequest, start: int, end: int) -> GroupRequest:
+    return replace(request, candidates=request.candidates[start:end], seeds=request.seeds[start:end])
 
 
 def score_of(verdict: Verdict) -> GroupScore:

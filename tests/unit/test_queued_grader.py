@@ -13,7 +13,7 @@ from collimate_rl import UnitTestReward
 from collimate_rl.errors import QueueFull
 from collimate_rl.grading.grader import GroupRequest
 from collimate_rl.protocol import BatchResult, ResultStatus, Verdict, infra_verdict
-from producer.grader import QueuedGrader, score_of
+from producer.grader import ROOM, QueuedGrader, parts_of, score_of
 
 SPEC = UnitTestReward([{"input": [2], "expected": 4}])
 
@@ -84,6 +84,21 @@ def test_verdicts_come_back_as_scores_in_order() -> None:
     failure = scores[1].failure
     assert failure is not None
     assert (failure.error_code, failure.message) == ("at_capacity", "no room")
+
+
+def test_a_group_that_is_too_large_for_a_batch_goes_in_several() -> None:
+    sizes = [ROOM // 4] * 3 + [1, ROOM, ROOM + 1, 5]
+    whole = request(*(chr(97 + index) * size for index, size in enumerate(sizes)))
+    parts = list(parts_of(whole))
+    assert [[text[0] for text in part.candidates] for part in parts] == [["a", "b", "c", "d"], ["e"], ["f"], ["g"]]
+    assert tuple(text for part in parts for text in part.candidates) == whole.candidates
+    assert all(len(part.seeds) == len(part.candidates) for part in parts)
+    small = request("a", "b")
+    assert list(parts_of(small)) == [small]
+    producing = Producing(Handle(result(Verdict(index=0, reward=1.0, outcome="passed"))))
+    scores = asyncio.run(grader(producing).grade_group(request("a" * ROOM, "b" * ROOM)))
+    assert [score.reward for score in scores] == [1.0, 1.0]
+    assert [arguments["candidates"][0][0] for arguments in producing.submitted] == ["a", "b"]
 
 
 def test_seeds_travel_only_where_there_are_any() -> None:
