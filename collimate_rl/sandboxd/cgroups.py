@@ -19,6 +19,8 @@ PREFIX = "collimate-sandboxd-"
 _VERSION1 = ("memory", "pids", "cpu")
 """In the order of a layout's folders. The last one is for fairness alone: with it every fork weighs the same, however
 many processes and sessions it starts."""
+_SHARES = 1024
+"""The weight of a group of version 1, and of a process in none, if nobody sets it."""
 _KEPT = 64
 """Empty groups kept for reuse, per set of limits."""
 
@@ -267,6 +269,9 @@ def open_cgroups(layout: Layout, mark: str) -> Cgroups:
         try:
             for parent in parents:
                 os.mkdir(parent)
+            for parent in parents[2:]:
+                # All forks together weigh what they would one by one, not what a single process does.
+                _write_if_there(f"{parent}/cpu.shares", _SHARES * 2 * (os.cpu_count() or 1))
             if layout.kind == "v2":
                 _enable_controllers(parents[0])
             groups.create(memory_bytes=64 << 20, pids=16).remove()
