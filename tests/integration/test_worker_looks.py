@@ -182,4 +182,3 @@ def test_what_is_not_there_is_refused(run: Run, queue: BatchQueue) -> None:
 def test_a_server_that_is_away_is_told_of(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status", "--redis-url", "unix:/nowhere/redis.sock"]) == 2
     assert "could not be reached" in capsys.readouterr().err
-
