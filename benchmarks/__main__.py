@@ -20,7 +20,7 @@ AIMS = {"isolated : plain": 4.0, "queued : inline": 0.8, "10 batches beside 10,0
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5, help="rounds per comparison (default 5)")
+    parser.add_argument("--rounds", type=int, default=7, help="rounds per comparison (default 7)")
     parser.add_argument("--out", type=Path, help="where the JSON goes (default benchmarks/results/<time>.json)")
     options = parser.parse_args()
     machine = {

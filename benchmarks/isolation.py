@@ -13,9 +13,9 @@ from benchmarks.measure import Contender, rates
 from benchmarks.work import CONCURRENCY, SPEC, TEMPLATE, candidates
 from collimate_rl import CollimateClient, grade_batch
 
-ISOLATED, PLAIN = 144, 36
+ISOLATED, PLAIN = 96, 24
 """Candidates per round: the plain mode is several times slower."""
-EXECS, CLONES, STARTS = 192, 200, 24
+EXECS, CLONES, STARTS = 96, 100, 24
 
 
 def measure(directory: Path, rounds: int) -> dict[str, list[float]]:
