@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from collimate_rl.errors import CollimateError
 from collimate_rl.grading.execute import ExecRequest, Executor, Role
 from collimate_rl.grading.result import GradeResult
 from collimate_rl.sandbox import ExecResult
 from collimate_rl.seeds import is_valid_seed
+
+MAX_CODE: Final = 8 << 20
+"""Bytes of a candidate; in a job's JSON they may be six times as many."""
 
 Graded = GradeResult | CollimateError
 """A grade, or the exception object that stands for the infrastructure's failure of that candidate."""
@@ -69,6 +72,7 @@ class GroupRun:
         self._on_grade = on_grade
         self._stop = stop
         self._refuse_bad_seeds()
+        self._refuse_oversized()
 
     def _refuse_bad_seeds(self) -> None:
         for index in list(self.pending):
@@ -78,6 +82,15 @@ class GroupRun:
                 self.finish(
                     index, CollimateError(f"a seed is 64 hex digits (32 bytes), not {seed!r:.100}", 400, "invalid_seed")
                 )
+
+    def _refuse_oversized(self) -> None:
+        """What a sandbox has no room for would fail as if the sandbox did."""
+        for index in list(self.pending):
+            size = len(self.candidates[index].encode("utf-8", "surrogatepass"))
+            if size > MAX_CODE:
+                self.pending.remove(index)
+                words = f"the code is {size:,} bytes, above {MAX_CODE:,}"
+                self.finish(index, GradeResult(0.0, seed=self.seeds[index], outcome="output_limit", detail=words))
 
     @property
     def stopped(self) -> bool:

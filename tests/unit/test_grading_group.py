@@ -108,6 +108,14 @@ def test_a_bad_seed_fails_its_candidate_before_anything_is_sent() -> None:
     assert [index for _, index, _ in execute.requests] == [1]
 
 
+def test_code_beyond_all_measure_is_its_own_failure() -> None:
+    execute = FakeExecutor()
+    graded = grade_group(execute, SPEC, ["x" * (9 << 20), "a"], seeds=[None] * 2)
+    assert rewards(graded) == [0.0, 1.0]
+    assert [g.outcome for g in graded if isinstance(g, GradeResult)] == ["output_limit", "passed"]
+    assert [index for _, index, _ in execute.requests] == [1]
+
+
 def test_an_exception_of_on_grade_stops_the_group() -> None:
     execute = FakeExecutor()
 
