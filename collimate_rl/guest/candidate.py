@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import builtins
+import io
 import json
 import os
 import socket
@@ -156,10 +157,10 @@ def framed(index: int, most: int, step: Any, *args: Any) -> bytes:
     return ("%d %s %s\n" % (index, kind, text)).encode()
 
 
-def flush() -> None:
-    for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
+def flush(*more: Any) -> None:
+    for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__, *more):
         try:
-            stream.flush()  # type: ignore[union-attr]
+            stream.flush()
         except BaseException:
             pass  # the candidate may have put anything there, or closed it
 
@@ -180,7 +181,7 @@ def candidate(link: socket.socket) -> NoReturn:
     if job["program"]:
         this = Candidate(job, "__main__")
         frame = framed(0, most, this.load)
-        code = last_rites(frame, this.module)
+        code = last_rites(frame, this.module.__dict__)
         answer(frame, code)
         os._exit(code)
     this = Candidate(job, "solution")
@@ -190,9 +191,9 @@ def candidate(link: socket.socket) -> NoReturn:
     os._exit(0)
 
 
-def last_rites(frame: bytes, module: types.ModuleType) -> int:
-    """A program's end as the interpreter's: threads are waited for, exit handlers run, then go its globals, which may
-    be files that are still to be written; gives the exit code."""
+def last_rites(frame: bytes, names: Dict[str, Any]) -> int:
+    """A program's end as the interpreter's: threads are waited for, exit handlers run, files among its global names
+    are written; gives the exit code."""
     code, tree = 0, loads(frame.split(b" ", 2)[2])
     if type(tree) is dict:
         args = tree["x"][2][1:]
@@ -201,9 +202,10 @@ def last_rites(frame: bytes, module: types.ModuleType) -> int:
             given: Any = args[0] if args else None
             code = given & 255 if type(given) in (int, bool) else given is not None
     threading = sys.modules.get("threading")
-    for last in (getattr(threading, "_shutdown", flush), atexit._run_exitfuncs, flush, module.__dict__.clear):
+    for last in (getattr(threading, "_shutdown", flush), atexit._run_exitfuncs):
         try:
             last()
         except BaseException:
             pass  # as the interpreter itself, which goes on ending
+    flush(*[x for x in names.values() if isinstance(x, io.IOBase)])
     return code
