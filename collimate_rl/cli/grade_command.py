@@ -133,6 +133,8 @@ def as_dict(result: GradeResult) -> dict[str, Any]:
 
 def account(result: GradeResult) -> str:
     """The result for people, most telling first."""
+    from collimate_rl.grading.result import printable
+
     lines = [f"reward   {result.reward:g}", f"outcome  {result.outcome}: {explain(result.outcome)}"]
     if result.cases_total:
         lines.append(f"cases    {result.cases_passed} of {result.cases_total} passed")
@@ -143,7 +145,7 @@ def account(result: GradeResult) -> str:
             lines.append(f"        … {result.cases_total - min(CASES_SHOWN, len(cases))} more: see --json")
     if result.detail:
         lines += ["detail", *(f"  {line}" for line in result.detail.splitlines())]
-    tail = (result.output_tail or b"").decode("utf-8", "replace")
+    tail = printable((result.output_tail or b"").decode("utf-8", "replace"))
     if tail.strip():
         lines += ["its own prints" + (" (the end)" if result.truncated else ""), *(f"  {x}" for x in tail.splitlines())]
     if result.integrity == "shared":

@@ -68,11 +68,11 @@ class GradeResult:
         if self.outcome is not None and self.outcome not in OUTCOMES:
             raise ValueError(f"{self.outcome!r} is no outcome")
         if self.detail is not None:
-            object.__setattr__(self, "detail", _printable(self.detail))
+            object.__setattr__(self, "detail", printable(self.detail))
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """The text with what no terminal, log or message should meet (controls, lone surrogates) as escapes."""
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)

@@ -291,6 +291,15 @@ def test_a_byte_order_mark_is_no_code() -> None:
     assert [json.loads(request.files[0][1])["code"] for _, _, request in execute.requests] == ["a"]
 
 
+def test_an_account_for_people_holds_no_controls() -> None:
+    from collimate_rl.cli.grade_command import account
+
+    result = GradeResult(0.0, outcome="wrong_answer", detail="\x1b[2J\ud800", output_tail=b"a\tb\n\x1b]0;t\x07\xff\n")
+    assert result.detail == "\\x1b[2J\\ud800"
+    assert account(result).replace("\n", "").replace("\t", "").isprintable()
+    assert "  a\tb\n  \\x1b]0;t\\x07\ufffd\n" in account(result) + "\n"
+
+
 def test_a_failed_judge_fails_only_the_candidates_of_its_seed() -> None:
     class OneSeed(FakeExecutor):
         def run(self, request: ExecRequest, *, role: Role, index: int | None) -> ExecResult:
