@@ -68,7 +68,7 @@ def test_a_killed_supervisor_takes_its_workers_along_and_a_restarted_one_goes_on
 
 def test_another_node_takes_over_what_a_lost_node_held(node: StartNode, audit: Audit) -> None:
     lost = node("n1", timing=HASTY)
-    k = audit.submit([RIGHT, slow(1.5)])
+    k = audit.submit([RIGHT, slow(6)])
     lost.wait_for("batch_claimed", k=k)
     other = node("n2", timing=HASTY)
     other.wait_for("worker_ready")
