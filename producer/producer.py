@@ -20,6 +20,7 @@ from typing import Any, Protocol
 from collimate_rl.errors import BatchConflict, BatchGone, QueueError, QueueFull, RunMisconfigured
 from collimate_rl.protocol import GradeBatch, Timing, batch_key, check_name, content_hash, resubmission_id
 from collimate_rl.protocol.bounds import DEFAULT_DEADLINE_S
+from collimate_rl.queue import faults
 from collimate_rl.queue.batches import DEFAULT_DEPTH, DEFAULT_WINDOW, BatchQueue
 from collimate_rl.queue.clients import connect_blocking, connect_commands
 from collimate_rl.queue.purging import PurgedRun, purge_run
@@ -219,6 +220,7 @@ class Producer:
         while True:
             self._check_usable()
             reply = self.queue.submit(handle.k, batch, handle.content_hash, window=self.window, depth=self.depth)
+            faults.reach("submitted")
             if reply.word is Submitted.CONFLICT:
                 raise BatchConflict(_conflict(batch))
             if reply.word is Submitted.FULL:

@@ -16,6 +16,7 @@ from redis import Redis
 
 from collimate_rl.errors import BadMessage, BatchConflict, BatchGone, QueueError, RedisUnavailable
 from collimate_rl.protocol import keys
+from collimate_rl.queue import faults
 from collimate_rl.queue._raw import text
 from collimate_rl.queue.batches import BatchQueue
 from collimate_rl.queue.clients import translate_errors
@@ -195,6 +196,7 @@ class Reader:
             for entry_id, fields in streams[0][1]:
                 self._take(fields)
                 self._cursor = text(entry_id)
+            faults.reach("result_taken")
             self._acknowledge()
 
     @contextmanager

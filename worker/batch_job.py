@@ -15,7 +15,7 @@ from typing import Any
 
 from collimate_rl.errors import BadMessage, QueueError, RedisUnavailable, UnknownVersion
 from collimate_rl.protocol.bounds import clip_text
-from collimate_rl.queue import codec
+from collimate_rl.queue import codec, faults
 from collimate_rl.queue.replies import Claimed, Grant, Mode, Published, Released
 from worker import logs
 from worker.batch_sessions import BatchSessions
@@ -31,6 +31,7 @@ SETTLE_S = 2.0
 
 def run_batch(bench: Bench, host: Host, k: str) -> str:
     """Answer one bell. Returns OK (done with it here), DONE, BUSY, FENCED or GONE, for people; raises nothing."""
+    faults.reach("job_started")
     owner = secrets.token_hex(12)  # once: a claim whose reply was lost is sent again by the same owner
     try:
         reply = persist(lambda: bench.queue.claim(k, owner, bench.worker, bench.node))
@@ -44,6 +45,7 @@ def run_batch(bench: Bench, host: Host, k: str) -> str:
     if reply.grant is None:
         logs.emit(logs.BATCH_SKIPPED, logging.DEBUG, k=k, reply=reply.word.value)
         return {Claimed.DONE: DONE, Claimed.BUSY: BUSY}.get(reply.word, GONE)
+    faults.reach("claimed")
     return _Execution(bench, host, reply.grant).run()
 
 
@@ -143,6 +145,7 @@ class _Execution:
         return self._close(lambda: self._publish(work))
 
     def _publish(self, work: GroupWork) -> str:
+        faults.reach("all_judged")
         answers = [work.desk.flagged(index, error) for index, error in sorted(work.failed.items())]
         reply = persist(lambda: self._queue.publish(self._hold, answers))
         if reply.word is Published.FENCED:
@@ -183,8 +186,10 @@ class _Execution:
         if reply.word is Released.FENCED:
             return self._fenced()
         if drop and sessions is not None:
+            faults.reach("dropped")
             sessions.dropped(reply.dropped)
             sessions.settle(SETTLE_S)
+        faults.reach("released")
         event = logs.BATCH_RELEASED if reply.word is Released.RELEASED else logs.BATCH_PUBLISHED
         logs.emit(event, k=self._hold.k, reason=mode.value, detail=detail)
         return OK
@@ -205,6 +210,7 @@ class _Execution:
         if word is Published.ALREADY:  # by whoever took the batch over, or by this call when its reply was lost
             logs.emit(logs.BATCH_SKIPPED, k=self._hold.k, reply="answered")
             return DONE
+        faults.reach("published")
         seconds = round(time.monotonic() - self._started, 3)
         logs.emit(logs.BATCH_PUBLISHED, k=self._hold.k, fence=self._hold.fence, seconds=seconds, **fields)
         return OK

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from collimate_rl.errors import CollimateError
+from collimate_rl.queue import faults
 from collimate_rl.queue.batches import BatchQueue
 from collimate_rl.queue.replies import Hold
 from collimate_rl.seeds import fresh_seed
@@ -167,6 +168,7 @@ class BatchSessions:
         logs.emit(logs.SESSION_FOUND, k=self._hold.k, index=index, session=entry and entry.session, reply=reply)
         if entry is None or not found:
             return None
+        faults.reach("attached")
         return Session(id=entry.session, index=index, inherited=True, seed=entry.seed)
 
     def _is_here(self, entry: LedgerEntry, index: int) -> bool:
@@ -198,6 +200,7 @@ class BatchSessions:
         named: dict[str, Any] = {"label": str(label)} if self._daemon.labels() else {}
         made = self._daemon.client.create_session(self._template, egress=self._egress, **named)
         session: str = made["session_id"]
+        faults.reach("session_created")
         seed = fresh_seed()
         entry = LedgerEntry(
             session=session, node=self._daemon.node, endpoint=self._daemon.endpoint, exec_id=exec_id, seed=seed
@@ -210,7 +213,9 @@ class BatchSessions:
             raise Fenced
         replaced = LedgerEntry.unpack(reply.replaced) if reply.replaced is not None else None
         if replaced is not None:
+            faults.reach("replaced")
             self._delete_entry(replaced)
+        faults.reach("noted")
         took = made.get("fork_time_ms")
         return Session(
             id=session,

@@ -16,6 +16,7 @@ from typing import Any, cast
 from collimate_rl.errors import CollimateError
 from collimate_rl.grading.group import Graded, grade_group
 from collimate_rl.protocol import GradeBatch
+from collimate_rl.queue import faults
 from collimate_rl.queue.batches import BatchQueue
 from collimate_rl.queue.replies import Grant, Hold, Written
 from collimate_rl.specs import RewardSpec, spec_from_wire
@@ -42,9 +43,11 @@ class QueueCaseStore:
 
     def put(self, blob: bytes) -> bytes:
         """Store once; returns what stands, perhaps another's. Raises `Fenced`."""
+        faults.reach("cases_made")
         stands = persist(lambda: self._queue.cases(self._hold, blob))
         if stands is None:
             raise Fenced
+        faults.reach("cases_stored")
         return stands
 
 
@@ -178,12 +181,14 @@ class GroupWork:
                 recovered=self._in_sessions.recovered(index) if self._in_sessions is not None else None,
                 session_id=self.sessions.session_id(index) if self.sessions is not None else None,
             )
+            faults.reach("graded")
             written = persist(lambda: self._queue.verdict(self._grant.hold, verdict))
         except ValueError as error:  # our own fault, not the spec's
             raise RuntimeError(f"the verdict of candidate {index} cannot be written: {error}") from error
         if written is Written.FENCED:
             self._keeper.halt(Reason.FENCED)
             raise Fenced
+        faults.reach("verdict_written")
         if written is Written.ACCEPTED and self.sessions is not None:
             self.sessions.judged(index)
         with self._guard:
@@ -216,3 +221,4 @@ class GroupWork:
         if not persist(lambda: self._queue.mark(self._grant.hold, index)):
             self._keeper.halt(Reason.FENCED)
             raise Fenced
+        faults.reach("marked")

@@ -15,6 +15,7 @@ from redis import Redis
 
 from collimate_rl.errors import QueueError, RedisUnavailable
 from collimate_rl.protocol import keys
+from collimate_rl.queue import faults
 from collimate_rl.queue._raw import text
 from collimate_rl.queue.batches import BatchQueue
 from collimate_rl.queue.clients import translate_errors
@@ -94,6 +95,7 @@ class Pulse:
     def _bury_dead(self) -> None:
         with self._burying:
             while self._dead:
+                faults.reach("death_seen")
                 bury(self._queue, self._rq, self._settings.node, self._dead[0])
                 self._dead.pop(0)
 
@@ -116,6 +118,7 @@ def bury(queue: BatchQueue, rq_client: Redis, node: str, worker: str) -> None:
     """Give back what a dead worker owned, then clear what rq keeps of it. Raises `RedisUnavailable`."""
     try:
         reply = queue.bury(node, worker)
+        faults.reach("buried")
         with translate_errors(f"clear what rq keeps of worker {worker}"):
             bells = clear_worker(rq_client, queue.queue, worker)
     except RedisUnavailable:
@@ -145,6 +148,7 @@ def bury_earlier_life(queue: BatchQueue, rq_client: Redis, node: str) -> None:
         elif alive is not False:
             workers.discard(worker)
     for worker in sorted(workers):
+        faults.reach("earlier_life")
         bury(queue, rq_client, node, worker)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from collimate_rl.errors import CollimateError, QueueError, RedisUnavailable
 from collimate_rl.protocol import BatchStatus, keys
+from collimate_rl.queue import faults
 from collimate_rl.queue._raw import raw, text
 from collimate_rl.queue.batches import BatchQueue
 from collimate_rl.queue.clients import translate_errors
@@ -183,6 +184,7 @@ class SessionJanitor:
         return facts
 
     def _reap(self, found: Reapable) -> bool:
+        faults.reach("reaping")
         try:
             deleted = self._client.delete_session(found.session).get("deleted") is True
         except CollimateError as error:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from collimate_rl.errors import QueueError
 from collimate_rl.protocol import BatchStatus, keys
+from collimate_rl.queue import faults
 from collimate_rl.queue._raw import text
 from collimate_rl.queue.batches import BatchQueue
 from collimate_rl.queue.clients import translate_errors
@@ -62,6 +63,7 @@ class QueueJanitor:
         for k in due:
             if k in listed and k not in over:
                 continue
+            faults.reach("mending")
             try:
                 done[self.queue.mend(k, listed=k in listed)] += 1
             except QueueError as exc:

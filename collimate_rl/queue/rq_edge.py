@@ -26,6 +26,7 @@ from rq.worker import SimpleWorker
 
 from collimate_rl.errors import BadMessage
 from collimate_rl.protocol import keys
+from collimate_rl.queue import faults
 from collimate_rl.queue._raw import text
 from collimate_rl.queue.codec import MsgpackSerializer
 
@@ -130,6 +131,8 @@ class BellQueue(Queue):
     def lmove(cls, connection: Redis, queue_key: str, timeout: int | None) -> Any:
         gate = cls.gate()
         popped = super().lmove(connection, queue_key, timeout) if gate is Gate.GO else None
+        if popped is not None:
+            faults.reach("bell_popped")
         if popped is not None and (gate := cls.gate()) is not Gate.GO:
             with connection.pipeline() as pipe:
                 pipe.lrem(f"{queue_key}:intermediate", 1, popped[1])
@@ -236,6 +239,7 @@ class BellWorker(SimpleWorker):
 
     def prepare_job_execution(self, job: Job, remove_from_intermediate_queue: bool = False) -> None:
         """As rq's, but the hash gets an expiry where rq takes it away: a bell that is never finished must go."""
+        faults.reach("execution_entered")
         with self.connection.pipeline() as pipe:
             self.heartbeat(HEARTBEAT_TTL_S, pipeline=pipe)
             job.heartbeat(now(), HEARTBEAT_TTL_S, pipeline=pipe)
@@ -299,6 +303,7 @@ class IntermediateSweep:
         stale = [job_id for job_id, since in self._seen.items() if t - since >= self.look_s]
         for job_id in stale:
             self.connection.lrem(keys.rq_intermediate(self.queue), 0, job_id)
+            faults.reach("sweeping")
             self.connection.delete(keys.rq_job(job_id))
             del self._seen[job_id]
         return stale
