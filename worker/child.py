@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 from collections.abc import Sequence
 
+from collimate_rl import guest
 from worker import logs
 from worker.process import die_with_parent
 from worker.settings import load
@@ -23,6 +25,8 @@ def main(arguments: Sequence[str]) -> int:
     # Late, so that a parent's death during the slow imports is noticed first.
     from worker.node_worker import NodeWorker
 
+    # While the main thread waits for bells: the first batch, perhaps another worker's that died, needn't wait for it.
+    threading.Thread(target=guest.programs, name="programs", daemon=True).start()
     worker = NodeWorker(settings.queue, name, settings=settings, supervised=True)
     logs.emit(logs.WORKER_READY, queue=settings.queue)
     worker.work(logging_level="WARNING")

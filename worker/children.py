@@ -15,8 +15,8 @@ from worker.process import ProcessId
 
 FIRST_BACKOFF_S = 0.2
 LONGEST_BACKOFF_S = 30.0
-SETTLED_S = 30.0
-"""A process that lived this long was healthy: its place starts over with the first backoff."""
+SETTLED_S = 10.0
+"""A process that lived this long was healthy: its place is filled again at once, as after its first end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +81,7 @@ class Children:
                 try:
                     process = self._spawn(name)
                 except OSError:  # no process or no memory to be had just now
+                    place.failures = max(place.failures, 1)  # at once would be as hopeless
                     self._back_off(place)
                     continue
                 place.child = Child(
@@ -112,7 +113,9 @@ class Children:
         return ended
 
     def _back_off(self, place: _Place) -> float:
-        wait = min(FIRST_BACKOFF_S * 2.0 ** min(place.failures, 20), LONGEST_BACKOFF_S)
+        again = place.failures - 1
+        # Where one process is the whole node, its batch waits for this start.
+        wait = 0.0 if again < 0 else min(FIRST_BACKOFF_S * 2.0 ** min(again, 20), LONGEST_BACKOFF_S)
         place.failures += 1
         place.due_at = self._clock() + wait
         return wait

@@ -69,7 +69,7 @@ def compose(program: str, job: dict[str, Any], *, timeout_seconds: int, seed: st
         exec_id = f"{exec_id}-{hashlib.sha256(dumps(job).encode()).hexdigest()[:16]}"
         job = {**job, "id": exec_id}
     request = ExecRequest(
-        code=guest.programs()[program],
+        code=guest.program(program),
         files=((JOB, dumps({**job, "mark": mark})),),
         timeout_seconds=timeout_seconds,
         seed=seed,

@@ -11,8 +11,9 @@ import time
 
 import pytest
 
-from worker.children import LONGEST_BACKOFF_S, SETTLED_S, Children
+from worker.children import FIRST_BACKOFF_S, LONGEST_BACKOFF_S, SETTLED_S, Children
 from worker.process import ProcessId, boot_id, pid_namespace, start_time
+from worker.signals import Signals
 
 
 class Clock:
@@ -63,12 +64,28 @@ def test_the_backoff_grows_to_its_bound_and_starts_over_after_a_healthy_life() -
         while not (ends := children.reap()):
             time.sleep(0.002)
         waits.append(ends[0].restart_in_s)
-        assert children.start_due() == []
+        if waits[-1]:
+            assert children.start_due() == []
         assert children.next_start_in() == pytest.approx(waits[-1])
         clock.now += waits[-1]
     assert waits[:-1] == sorted(waits[:-1])
+    assert waits[:2] == [0.0, FIRST_BACKOFF_S]
     assert waits[-2] == LONGEST_BACKOFF_S
-    assert waits[-1] == waits[0]
+    assert waits[-1] == 0.0
+
+
+def test_a_childs_end_ends_the_supervisors_wait() -> None:
+    other = subprocess.Popen(["sleep", "30"])
+    try:
+        with Signals() as signals:
+            child = subprocess.Popen(["sleep", "30"])
+            child.kill()
+            while child.poll() is None:
+                assert signals.wait(60.0) is False
+            assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()
 
 
 def test_a_start_that_fails_is_tried_again_after_a_pause() -> None:
