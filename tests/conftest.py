@@ -12,4 +12,5 @@ pytest_plugins = (
     "tests.fixtures.worker_batches",
     "tests.fixtures.recovery",
     "tests.fixtures.workers",
+    "tests.fixtures.trainers",
 )
