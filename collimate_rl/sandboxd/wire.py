@@ -77,6 +77,7 @@ def parse_label(body: dict[str, Any]) -> str | None:
         return None
     if not isinstance(label, str) or len(label) > 256:
         raise bad_request("label must be a string of at most 256 characters")
+    _check_utf8(label, "label")
     return label
 
 

@@ -12,10 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collimate_rl.errors import CollimateError
-from collimate_rl.sandboxd.http_wire import BadRequestLine, ConnectionEnded, RequestReader, error_answer, render
+from collimate_rl.sandboxd.http_wire import (
+    BadRequestLine,
+    ConnectionEnded,
+    Patience,
+    RequestReader,
+    error_answer,
+    render,
+)
 from collimate_rl.sandboxd.wire import WRITABLE, check_path, parse_exec, parse_label, parse_object, parse_template
 
 LIMIT = 128 * 1024
+PATIENCE = Patience(idle_s=5, head_s=5, body_s=5)
 
 
 def parsed(**body: Any) -> Any:
@@ -108,8 +116,7 @@ def pipe() -> Iterator[tuple[socket.socket, RequestReader]]:
     """What is sent into the first is read by the second."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        theirs.settimeout(5)
-        yield ours, RequestReader(theirs, 100)
+        yield ours, RequestReader(theirs, 100, PATIENCE)
 
 
 def test_requests_one_after_the_other(pipe: tuple[socket.socket, RequestReader]) -> None:
