@@ -7,6 +7,7 @@
     ├── CollimateDrainingError      the daemon refuses work because it is going away
     ├── TransferError               file IO with a sandbox did not arrive whole
     ├── CollimateTaskError          a command failed inside the guest: the task's own doing
+    ├── SandboxKilled               a candidate brought its sandbox down, twice: its own doing
     └── QueueError                  the queue's side
         ├── RedisUnavailable        the server cannot be reached
         ├── UnsuitableServer        too old, or it may evict keys
@@ -100,6 +101,14 @@ class CollimateTaskError(CollimateError):
         super().__init__(f"the command exited with {exit_code}: {output[-2000:]}")
         self.exit_code = exit_code
         self.output = output
+
+    @property
+    def is_infra(self) -> bool:
+        return False
+
+
+class SandboxKilled(CollimateError):
+    """A candidate brought its sandbox down on two fresh forks: its own doing. Grading makes an outcome of it."""
 
     @property
     def is_infra(self) -> bool:

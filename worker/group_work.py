@@ -14,7 +14,9 @@ from dataclasses import replace
 from typing import Any, cast
 
 from collimate_rl.errors import CollimateError
+from collimate_rl.grading.execute import Executor
 from collimate_rl.grading.group import Graded, grade_group
+from collimate_rl.grading.losses import Loss, LossWitness
 from collimate_rl.protocol import GradeBatch
 from collimate_rl.queue import faults
 from collimate_rl.queue.batches import BatchQueue
@@ -25,7 +27,7 @@ from worker.batch_sessions import BatchSessions
 from worker.bench import Bench
 from worker.executor import NodeExecutor
 from worker.keeper import Fenced, Keeper, Reason
-from worker.ledger import runs_in_sessions
+from worker.ledger import SessionLabel, runs_in_sessions
 from worker.persist import persist
 from worker.session_executor import SessionExecutor
 from worker.verdicts import Desk
@@ -107,7 +109,7 @@ class GroupWork:
             )
             self._in_sessions = SessionExecutor(self.sessions, inner, stop=keeper.stop)
         self._execute = NodeExecutor(
-            self._in_sessions or inner,
+            self._witnessed(bench, self._in_sessions or inner),
             bench.slots,
             bench.retry,
             until=keeper.deadline,
@@ -115,6 +117,20 @@ class GroupWork:
             on_retry=self._retried,
             on_start=self._starts if grant.cautious else None,
             on_draining=self._drains,
+        )
+
+    def _witnessed(self, bench: Bench, inner: Executor) -> Executor:
+        if bench.daemon is None:
+            return inner
+        label = SessionLabel(k=self._grant.hold.k, index=None, fence=self._grant.hold.fence)
+        return LossWitness(
+            inner,
+            bench.daemon.client,
+            self._batch.template,
+            egress=self._batch.egress,
+            label=str(label) if bench.daemon.labels() else None,
+            stop=self._keeper.stop,
+            on_loss=self._lost,
         )
 
     @property
@@ -210,6 +226,18 @@ class GroupWork:
             code=error.error_code,
             error=error.message,
             pause=round(pause_s, 3),
+        )
+
+    def _lost(self, loss: Loss) -> None:
+        logs.emit(
+            logs.SANDBOX_LOST,
+            logging.WARNING,
+            k=self._grant.hold.k,
+            index=loss.index,
+            control=loss.control,
+            counted=loss.counted,
+            code=loss.error.error_code,
+            error=loss.error.message,
         )
 
     def _drains(self, error: CollimateError) -> None:

@@ -115,6 +115,10 @@ BATCH_SKIPPED = _declare("batch_skipped", "a bell rang for a batch that needs no
 CANDIDATE_GRADED = _declare("candidate_graded", "one candidate has its verdict (debug)")
 CANDIDATE_RETRIED = _declare("candidate_retried", "an infrastructure error; the candidate is tried again here")
 CANDIDATE_INFRA = _declare("candidate_infra", "the tries on this node are used up for a candidate")
+SANDBOX_LOST = _declare(
+    "sandbox_lost",
+    "a candidate's sandbox went away under it; `control`: the node works, `counted` against the candidate",
+)
 SESSION_FOUND = _declare("session_found", "the ledger named a session: attached to it, or lost; `reply` says which")
 SESSION_DELETED = _declare("session_deleted", "a session was deleted by its owner's right (debug)")
 SESSION_LEFT = _declare("session_left", "a session could not be deleted now; the janitor will")

@@ -57,22 +57,33 @@ class SessionExecutor:
         self._clock = clock
         self._uniform = uniform
         self._recovered: dict[int, str] = {}
-        self._used: set[str] = set()
+        self._used: dict[str, str] = {}
+        """Per session of this owner's own the first exec that was sent to it."""
 
     def recovered(self, index: int) -> str | None:
         """How candidate `index`'s outputs were had, as a verdict says it; None when it never ran in a session."""
         return self._recovered.get(index)
 
     def run(self, request: ExecRequest, *, role: Role, index: int | None) -> ExecResult:
-        """Raises `CollimateError`; then calling again heals what can be healed, in the same session where it lives."""
+        """Raises `CollimateError`; then calling again heals what can be healed, in the same session where it lives.
+
+        An error that says that the session is gone is always about one made for this exec: it went after that was sent,
+        or before. A loss of any other session is made good here.
+        """
         if role == "judge" or index is None or request.exec_id is None:
             return self._one_shot.run(request, role=role, index=index)
         while True:
             session = self._sessions.enter(index, request.exec_id)
             fresh = not session.inherited and session.id not in self._used
-            self._used.add(session.id)
+            # What only this exec was sent to can be lost under nothing else.
+            witness = not session.inherited and self._used.setdefault(session.id, request.exec_id) == request.exec_id
             seeded = request if request.seed is not None else replace(request, seed=session.seed)
-            answer = self._until_it_ran(session, seeded, fresh)
+            try:
+                answer = self._until_it_ran(session, seeded, fresh)
+            except CollimateError as error:
+                if witness or not is_gone(error) or self._stop.is_set():
+                    raise
+                continue
             how = how_it_came(answer)
             if how is None and not fresh:
                 # A session in which something ran before is no witness against the candidate: its disk may be full

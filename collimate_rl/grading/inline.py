@@ -16,6 +16,7 @@ from collimate_rl.errors import CollimateError
 from collimate_rl.grading.execute import ExecRequest, Executor, OneShotExecutor
 from collimate_rl.grading.grader import GroupRequest, GroupScore
 from collimate_rl.grading.group import Graded, grade_group
+from collimate_rl.grading.losses import LossWitness
 from collimate_rl.sandbox import ExecResult
 from collimate_rl.transport import SessionClient
 
@@ -73,7 +74,8 @@ class InlineGrader:
 
     def _grade(self, request: GroupRequest, scores: dict[int, GroupScore], stop: threading.Event) -> None:
         """Enters every candidate's score into `scores` as it comes, in as many rounds as infra trouble asks for."""
-        execute = _Bounded(OneShotExecutor(self._client, request.template), self._slots)
+        one_shot = OneShotExecutor(self._client, request.template)
+        execute = _Bounded(LossWitness(one_shot, self._client, request.template, stop=stop), self._slots)
 
         def enter(index: int, graded: Graded) -> None:
             if not stop.is_set():

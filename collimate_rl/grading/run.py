@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Final, Protocol
 
-from collimate_rl.errors import CollimateError
+from collimate_rl.errors import CollimateError, SandboxKilled
 from collimate_rl.grading.execute import ExecRequest, Executor, Role
 from collimate_rl.grading.result import GradeResult
 from collimate_rl.sandbox import ExecResult
@@ -108,6 +108,8 @@ class GroupRun:
 
     def finish(self, index: int, graded: Graded) -> None:
         """Enter a candidate's final grade and tell whoever waits for it."""
+        if isinstance(graded, SandboxKilled):
+            graded = GradeResult(0.0, seed=self.seeds[index], outcome="sandbox_killed", detail=graded.message)
         self.results[index] = graded
         if self._on_grade is not None:
             self._on_grade(index, graded)

@@ -9,6 +9,7 @@ from collimate_rl import rewards
 from collimate_rl.errors import CollimateError
 from collimate_rl.grading.execute import ExecRequest, Executor, OneShotExecutor, Role, SessionExecutor
 from collimate_rl.grading.group import Graded, grade_group
+from collimate_rl.grading.losses import LossWitness
 from collimate_rl.grading.result import GradeResult
 from collimate_rl.grading.run import side_by_side
 from collimate_rl.sandbox import ExecResult
@@ -31,6 +32,10 @@ class _InSession:
         return executor.run(request, role=role, index=index)
 
 
+def _fresh_forks(client: SessionClient, template_id: str) -> Executor:
+    return LossWitness(OneShotExecutor(client, template_id), client, template_id)
+
+
 def grade(
     client: SessionClient,
     template_id: str,
@@ -47,7 +52,7 @@ def grade(
     total wall time. Raises CollimateError when the infrastructure fails (never a reward), and ValueError when the spec
     is at fault.
     """
-    execute: Executor = OneShotExecutor(client, template_id)
+    execute: Executor = _fresh_forks(client, template_id)
     if session_id is not None:
         execute = _InSession(client, template_id, session_id)
     [graded] = grade_group(execute, spec, [candidate], seeds=[seed], timeout_seconds=timeout_seconds, concurrency=1)
@@ -89,7 +94,7 @@ def grade_batch(
 
     if rewards.grade is _grade:
         graded = grade_group(
-            OneShotExecutor(client, template_id),
+            _fresh_forks(client, template_id),
             spec,
             candidates,
             seeds=drawn,
