@@ -6,8 +6,11 @@ STAMP := $(VENV)/.ready
 # Most tests wait for processes rather than compute, so more of them run side by side than there are two cores.
 JOBS ?= 3
 
+# The seed of `make chaos`: drawn and printed when it is empty.
+CHAOS_SEED ?=
+
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test fast lint bench clean
+.PHONY: help setup demo test fast lint bench chaos clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +41,11 @@ lint: $(STAMP)  ## ruff, mypy strict, import-linter
 
 bench: $(STAMP)  ## Ratios within one run: isolated against plain, queued against inline
 	$(BIN)/python -m benchmarks
+
+chaos: $(STAMP)  ## The queue at length: every fault on 1,000 batches, and larger worlds for its model (CHAOS_SEED=n)
+	CHAOS=long CHAOS_SEED=$(CHAOS_SEED) $(BIN)/python -m pytest -q -s tests/chaos
+	EXPLORE=long REPEAT=20 $(BIN)/python -m pytest -q tests/unit/test_protocol_explorer.py \
+	  tests/integration/test_scripts_against_model.py tests/integration/test_queue_fairness.py
 
 clean:  ## Remove .venv, the caches and what builds leave
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info build dist
