@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+import time
 from collections.abc import Sequence
 
 from collimate_rl import guest
@@ -14,6 +15,15 @@ from worker.settings import load
 
 EXIT_REFUSED = 2
 """This worker must not work here at all; the supervisor stops too."""
+QUIET_S = 2.0
+"""How long a start is left alone before the rarer programs are assembled."""
+
+
+def prepare_programs() -> None:
+    """Assemble what travels to sandboxes, while the main thread waits: a batch whose worker died needn't."""
+    guest.program("runner")
+    time.sleep(QUIET_S)
+    guest.programs()
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -25,8 +35,7 @@ def main(arguments: Sequence[str]) -> int:
     # Late, so that a parent's death during the slow imports is noticed first.
     from worker.node_worker import NodeWorker
 
-    # While the main thread waits for bells: the first batch, perhaps another worker's that died, needn't wait for it.
-    threading.Thread(target=guest.programs, name="programs", daemon=True).start()
+    threading.Thread(target=prepare_programs, name="programs", daemon=True).start()
     worker = NodeWorker(settings.queue, name, settings=settings, supervised=True)
     logs.emit(logs.WORKER_READY, queue=settings.queue)
     worker.work(logging_level="WARNING")
