@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from collimate_rl.sandboxd.backend import IsolationUnavailable
+from collimate_rl.sandboxd.check import check
 from collimate_rl.sandboxd.config import DEFAULT_CATALOG, ISOLATIONS, DaemonConfig, Limits, Template
 from collimate_rl.sandboxd.daemon import Daemon, SocketTaken
 from collimate_rl.sandboxd.service import EndpointsFn
@@ -127,7 +128,10 @@ def _catalog(templates: Iterable[str] | Mapping[str, Template] | None) -> Mappin
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serve until SIGTERM or SIGINT, then drain; a second signal ends it at once. Returns the exit status."""
+    """Serve until SIGTERM or SIGINT, then drain; a second signal ends it at once. With --check, only look.
+
+    Returns the exit status.
+    """
     arguments = _parser().parse_args(argv)
     logging.basicConfig(level=arguments.log_level.upper(), stream=sys.stderr, format="%(levelname)s %(message)s")
     try:
@@ -136,6 +140,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ValueError as exc:
         print(f"collimate sandboxd: {exc}", file=sys.stderr)
         return 2
+    if arguments.check:
+        return check(config, as_json=arguments.json)
     _raise_descriptor_limit()
     with StopSignals() as signals:
         try:
@@ -215,6 +221,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--max-sessions", type=int, default=1024, metavar="N", help="live sessions (default: 1024)")
     parser.add_argument("--max-inflight", type=int, metavar="N", help="execs that run at once (default: two per core)")
+    parser.add_argument(
+        "--check", action="store_true", help="tell what this machine has and lacks, try one jail, and exit (0 or 2)"
+    )
+    parser.add_argument("--json", action="store_true", help="--check as one JSON document")
     parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="warning")
     return parser
 

@@ -5,6 +5,7 @@ What there is is read from /proc/self/cgroup and /proc/self/mountinfo; whether i
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import signal
@@ -194,7 +195,10 @@ def _remove_folder(folder: str) -> bool:
             os.rmdir(folder)
         except FileNotFoundError:
             return True
-        except OSError:
+        except OSError as exc:
+            if exc.errno not in (errno.EBUSY, errno.ENOTEMPTY):
+                # Somebody else's, or on a mount that is read-only: waiting won't help.
+                return False
             # A process that has just died leaves its group a moment later.
             time.sleep(0.0005 * 2 ** min(attempt, 7))
         else:
@@ -229,10 +233,11 @@ def sweep(folder: str) -> None:
     for pid in _pids(folder):
         try:
             os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
+        except (ProcessLookupError, PermissionError):
+            # Gone by now, or another user's: then its group is, too, and stays.
             continue
     if not _remove_folder(folder):
-        log.warning("the control group %s could not be removed: something is still inside", folder)
+        log.warning("the control group %s could not be removed: it is in use, or not this user's", folder)
 
 
 def _pids(folder: str) -> list[int]:
@@ -244,15 +249,16 @@ def _pids(folder: str) -> list[int]:
 
 
 def sweep_stale(folders: Iterable[str], is_alive: Callable[[str], bool]) -> None:
-    """Remove what daemons that are no longer alive left; `is_alive` tells by the mark in the name."""
+    """Remove what daemons that are no longer alive left, where this user may; the mark in the name tells who is."""
     for folder in folders:
         try:
             names = os.listdir(folder)
         except OSError:
             continue
         for name in names:
-            if name.startswith(PREFIX) and not is_alive(name[len(PREFIX) :]):
-                sweep(os.path.join(folder, name))
+            path = os.path.join(folder, name)
+            if name.startswith(PREFIX) and not is_alive(name[len(PREFIX) :]) and os.access(path, os.W_OK):
+                sweep(path)
 
 
 def open_cgroups(layout: Layout, mark: str) -> Cgroups:

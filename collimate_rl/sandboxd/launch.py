@@ -1,8 +1,8 @@
 """The last steps before bubblewrap, as a program of its own: `launch.py JSON`, which ends by becoming bubblewrap.
 
-As root: in a private mount namespace, bind what the jail needs to places that an unprivileged user can reach (an
-interpreter below a closed home, for one), then become that user. As anyone: no_new_privs, so that a setuid bwrap is
-run as what it is asked to be. It imports nothing of the package: the daemon runs it by path.
+As root: where it may mount, bind what the jail needs to places that an unprivileged user can reach (an interpreter
+below a closed home, for one) in a private mount namespace; then become that user. As anyone: no_new_privs, so that a
+setuid bwrap is run as what it is asked to be. It imports nothing of the package: the daemon runs it by path.
 """
 
 from __future__ import annotations
@@ -18,17 +18,22 @@ _PR_SET_NO_NEW_PRIVS = 38
 
 
 def main(instructions: str) -> None:
-    """`{"uid", "gid", "moves": [[source, place]], "argv"}`; uid null means: stay who you are."""
+    """`{"uid", "gid", "moves": [[source, place]], "argv"}`; uid null means: stay who you are; without moves, nothing
+    is staged."""
     wanted = json.loads(instructions)
     libc = ctypes.CDLL(None, use_errno=True)
-    if wanted["uid"] is not None:
+    if wanted["moves"]:
         _stage(libc, wanted["moves"])
+    if wanted["uid"] is not None:
         os.setgroups([])
         os.setresgid(wanted["gid"], wanted["gid"], wanted["gid"])
         os.setresuid(wanted["uid"], wanted["uid"], wanted["uid"])
     libc.prctl(_PR_SET_NO_NEW_PRIVS, ctypes.c_ulong(1), 0, 0, 0)
     os.chdir("/")
-    os.execv(wanted["argv"][0], wanted["argv"])
+    try:
+        os.execv(wanted["argv"][0], wanted["argv"])
+    except OSError as exc:
+        raise SystemExit(f"{wanted['argv'][0]} can't be run as uid {os.geteuid()}: {exc.strerror}") from exc
 
 
 def _stage(libc: ctypes.CDLL, moves: list[list[str]]) -> None:

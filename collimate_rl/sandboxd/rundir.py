@@ -18,7 +18,7 @@ class RunFolder:
     def __init__(self, folder: str, mark: str) -> None:
         self.folder = folder
         self.mark = mark
-        """`pid-starttime-n`: also in the names of the daemon's control groups."""
+        """`pid-starttime-pidnamespace-n`: also in the names of the daemon's control groups."""
 
     @classmethod
     def create(cls) -> RunFolder:
@@ -27,7 +27,7 @@ class RunFolder:
         for name in os.listdir(home):
             if name.startswith(PREFIX) and not cls.is_alive(name[len(PREFIX) :]):
                 shutil.rmtree(os.path.join(home, name), ignore_errors=True)
-        mark = f"{os.getpid()}-{_start_time(os.getpid())}-{next(_count)}"
+        mark = f"{os.getpid()}-{_start_time(os.getpid())}-{_pid_namespace()}-{next(_count)}"
         folder = os.path.join(home, PREFIX + mark)
         os.mkdir(folder)
         os.chmod(folder, 0o711)  # noqa: S103  (the jail's user must pass, and can't list)
@@ -35,12 +35,13 @@ class RunFolder:
 
     @staticmethod
     def is_alive(mark: str) -> bool:
-        """Whether the process that made this mark still runs. What is no mark of ours counts as alive."""
-        pid, _, rest = mark.partition("-")
-        if not pid.isdigit():
+        """Whether the process that made this mark still runs. What is no mark of ours, or was made in another pid
+        namespace (another container that shares the folder), counts as alive: it can't be told from here."""
+        fields = mark.split("-")
+        if len(fields) != 4 or not fields[0].isdigit() or fields[2] != _pid_namespace():
             return True
         try:
-            return _start_time(int(pid)) == rest.partition("-")[0]
+            return _start_time(int(fields[0])) == fields[1]
         except (FileNotFoundError, ProcessLookupError):
             return False
 
@@ -60,6 +61,14 @@ def _start_time(pid: int) -> str:
         return "0"
     with open(f"/proc/{pid}/stat") as stream:
         return stream.read().rpartition(")")[2].split()[19]
+
+
+def _pid_namespace() -> str:
+    """Its number; 0 where there is no /proc."""
+    try:
+        return os.readlink("/proc/self/ns/pid").strip("pid:[]")
+    except OSError:
+        return "0"
 
 
 def _home() -> str:

@@ -17,15 +17,15 @@ from typing import Any
 from collimate_rl.errors import CollimateError
 from collimate_rl.sandboxd import launch
 from collimate_rl.sandboxd.backend import IsolationUnavailable
+from collimate_rl.sandboxd.findings import remedies
 from collimate_rl.sandboxd.inside.channel import ChannelClosed, receive_report
 from collimate_rl.sandboxd.jail import JailPlan, binds, jail_command
+from collimate_rl.sandboxd.privileges import NobodyToBe, jail_user, read_privileges
 
 log = logging.getLogger(__name__)
 START_TIMEOUT_S = 120.0
 _REPLACEMENT_WAIT_S = 10.0
 _BACKOFF_S = (0.0, 0.1, 0.5, 2.0, 10.0)
-UNPRIVILEGED = 65534
-"""The host's uid and gid of everything in a jail when the daemon is root."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,9 +86,8 @@ class Zygote:
                 raise IsolationUnavailable(f"the warm interpreter could not be set up: {said['error']}")
             raise IsolationUnavailable(
                 f"bubblewrap could not build the jail: {words or f'no answer within {timeout_s:.0f} s'}. It needs user "
-                "namespaces (sysctls user.max_user_namespaces, kernel.unprivileged_userns_clone, "
-                "kernel.apparmor_restrict_unprivileged_userns) and, in a container, a profile that permits unshare and "
-                "mount. For tests without isolation: --isolation none"
+                f"namespaces, and a /proc of its own. {remedies() or 'Nothing in the way is to be seen from here'}. "
+                "--check tells more; for tests without isolation: --isolation none"
             )
 
     def fork(self, kind: bytes, timeout_s: float) -> tuple[socket.socket, int, int]:
@@ -145,9 +144,12 @@ def started(plan: ZygotePlan) -> Zygote:
 
 
 def _launch_command(plan: ZygotePlan, *, control_fd: int, settings_fd: int) -> list[str]:
-    as_root = os.geteuid() == 0
+    try:
+        user = jail_user(read_privileges())
+    except NobodyToBe as exc:
+        raise IsolationUnavailable(str(exc)) from exc
     moved: dict[str, str] = {}
-    if as_root:
+    if user.staged:
         sources = [*plan.jail.bwrap.bundle, *(bind.source for bind in binds(plan.jail))]
         for number, source in enumerate(dict.fromkeys(sources)):
             # The wheel's folders find each other by their names.
@@ -155,8 +157,8 @@ def _launch_command(plan: ZygotePlan, *, control_fd: int, settings_fd: int) -> l
                 f"{plan.stage}/{'bwrap' if source in plan.jail.bwrap.bundle else number}/{os.path.basename(source)}"
             )
     instructions = {
-        "uid": UNPRIVILEGED if as_root else None,
-        "gid": UNPRIVILEGED if as_root else None,
+        "uid": user.uid,
+        "gid": user.uid,
         "moves": list(moved.items()),
         "argv": jail_command(plan.jail, moved=moved, control_fd=control_fd, settings_fd=settings_fd),
     }

