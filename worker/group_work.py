@@ -18,6 +18,7 @@ from collimate_rl.grading.execute import Executor
 from collimate_rl.grading.group import Graded, grade_group
 from collimate_rl.grading.losses import Loss, LossWitness
 from collimate_rl.protocol import GradeBatch
+from collimate_rl.protocol.codes import SUSPECT_OUTCOMES
 from collimate_rl.queue import faults
 from collimate_rl.queue.batches import BatchQueue
 from collimate_rl.queue.replies import Grant, Hold, Written
@@ -209,6 +210,8 @@ class GroupWork:
             self.sessions.judged(index)
         with self._guard:
             self.judged.add(index)
+        if written is Written.ACCEPTED and verdict.outcome in SUSPECT_OUTCOMES:
+            self._count(index, verdict.outcome)
         logs.emit(
             logs.CANDIDATE_GRADED,
             logging.DEBUG,
@@ -217,6 +220,11 @@ class GroupWork:
             reward=verdict.reward,
             outcome=verdict.outcome,
         )
+
+    def _count(self, index: int, outcome: str) -> None:
+        k = self._grant.hold.k
+        logs.emit(logs.CANDIDATE_SUSPECT, logging.WARNING, k=k, index=index, outcome=outcome)
+        persist(lambda: self._queue.suspect(self._batch.run, outcome, k, index))
 
     def _retried(self, index: int | None, error: CollimateError, pause_s: float) -> None:
         logs.emit(

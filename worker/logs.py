@@ -113,6 +113,9 @@ WORKER_STOPPED = _declare("worker_stopped", "a worker process ended its loop")
 BATCH_CLAIMED = _declare("batch_claimed", "a batch is this worker's, under fence `fence`")
 BATCH_SKIPPED = _declare("batch_skipped", "a bell rang for a batch that needs nothing here; `reply` says why")
 CANDIDATE_GRADED = _declare("candidate_graded", "one candidate has its verdict (debug)")
+CANDIDATE_SUSPECT = _declare(
+    "candidate_suspect", "a verdict that says that the candidate attacked what ran it; `outcome` says how"
+)
 CANDIDATE_RETRIED = _declare("candidate_retried", "an infrastructure error; the candidate is tried again here")
 CANDIDATE_INFRA = _declare("candidate_infra", "the tries on this node are used up for a candidate")
 SANDBOX_LOST = _declare(

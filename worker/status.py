@@ -77,9 +77,10 @@ def _health(heartbeat: Any) -> str:
 
 def _run(run: RunView) -> str:
     lossy = f", {run.lossy} of them lost an owner" if run.lossy else ""
+    suspects = "".join(f", {count:,} {outcome}" for outcome, count in run.suspects.items() if count)
     return (
         f"  {run.name}  {run.open} waiting, {run.running} running{lossy}; oldest {_seconds(run.oldest_s)}, "
-        f"next deadline in {_seconds(run.next_deadline_s)}"
+        f"next deadline in {_seconds(run.next_deadline_s)}{suspects}"
     )
 
 

@@ -25,6 +25,9 @@ OUTCOMES: Final = frozenset(
 )
 """What became of a candidate, or of one case. None of these is an infra error."""
 
+SUSPECT_OUTCOMES: Final = ("tampered", "sandbox_killed")
+"""Outcomes that say that a candidate attacked what ran it; they are counted per run."""
+
 OWN_INFRA_CODES: Final = frozenset(
     {
         "unreachable",

@@ -81,6 +81,11 @@ def turn(queue: str, run: str) -> str:
     return f"col:turn:{queue}:{run}"
 
 
+def suspects(run: str, outcome: str) -> str:
+    """HyperLogLog: which of the run's candidates came to an outcome that says that they attacked their sandbox."""
+    return f"col:suspects:{run}:{outcome}"
+
+
 def owned(node: str) -> str:
     """Hash: worker name to the k that it works on."""
     return f"col:owned:{node}"

@@ -14,6 +14,7 @@ from redis import Redis
 
 from collimate_rl.protocol import keys
 from collimate_rl.protocol.bounds import check_name, clip_text
+from collimate_rl.protocol.codes import SUSPECT_OUTCOMES
 from collimate_rl.protocol.messages import GradeBatch, Verdict
 from collimate_rl.protocol.results import BatchResult
 from collimate_rl.protocol.timing import Timing
@@ -178,6 +179,14 @@ class BatchQueue:
         blob = codec.pack_verdict(verdict)
         return Written(_word(self._run("verdict", hold.k, hold.owner, hold.fence, verdict.index, blob)))
 
+    def suspect(self, run: str, outcome: str, k: str, index: int) -> None:
+        """Counts candidate `index` of batch `k` among those of the run that came to `outcome`; again is no more."""
+        key = keys.suspects(run, outcome)
+        with translate_errors("count a suspect outcome"), self.client.pipeline() as pipe:
+            pipe.pfadd(key, f"{k}:{index}")
+            pipe.pexpire(key, self.timing.keep_ms)
+            pipe.execute()
+
     def cases(self, hold: Hold, blob: bytes) -> bytes | None:
         """Stores made cases once; returns those that stand, or None when fenced."""
         reply = self._run("cases", hold.k, hold.owner, hold.fence, blob)
@@ -284,6 +293,18 @@ class BatchQueue:
         """How many batches are unanswered."""
         with translate_errors("read the depth"):
             return int(self.client.zcard(keys.pending(self.queue)))
+
+    def suspects(self, runs: Iterable[str]) -> dict[str, dict[str, int]]:
+        """Per run and suspect outcome about how many candidates came to it (exact while they are few)."""
+        asked = [(run, outcome) for run in runs for outcome in SUSPECT_OUTCOMES]
+        with translate_errors("read suspect outcomes"), self.client.pipeline(transaction=False) as pipe:
+            for run, outcome in asked:
+                pipe.pfcount(keys.suspects(run, outcome))
+            counts = pipe.execute()
+        found: dict[str, dict[str, int]] = {run: {} for run, _ in asked}
+        for (run, outcome), count in zip(asked, counts, strict=True):
+            found[run][outcome] = int(count)
+        return found
 
     def inflight(self, run: str) -> list[str]:
         """The run's unanswered batches."""

@@ -54,6 +54,8 @@ class RunView:
     oldest_s: float
     """Since the oldest was submitted."""
     next_deadline_s: float
+    suspects: Mapping[str, int]
+    """About how many of its candidates came to each suspect outcome, in answered batches, too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +118,7 @@ def look_at(queue: BatchQueue) -> Overview:
             )
             for name in names
         ),
-        runs=_runs(states, now),
+        runs=_runs(states, now, queue.suspects({state["run"] for state in states.values()})),
     )
 
 
@@ -157,7 +159,9 @@ def _owned(states: Mapping[str, Mapping[str, str]], now: int) -> list[OwnedBatch
     ]
 
 
-def _runs(states: Mapping[str, Mapping[str, str]], now: int) -> tuple[RunView, ...]:
+def _runs(
+    states: Mapping[str, Mapping[str, str]], now: int, suspects: Mapping[str, Mapping[str, int]]
+) -> tuple[RunView, ...]:
     by_run: dict[str, list[Mapping[str, str]]] = {}
     for state in states.values():
         by_run.setdefault(state["run"], []).append(state)
@@ -169,6 +173,7 @@ def _runs(states: Mapping[str, Mapping[str, str]], now: int) -> tuple[RunView, .
             lossy=sum(int(state["losses"] or 0) > 0 for state in held),
             oldest_s=max((now - int(state["created_at"] or now)) / 1000 for state in held),
             next_deadline_s=min((int(state["deadline_at"] or 0) - now) / 1000 for state in held),
+            suspects=suspects[run],
         )
         for run, held in sorted(by_run.items())
     )

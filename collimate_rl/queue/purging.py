@@ -62,6 +62,7 @@ def purge_run(
         names += _scan(queue, pattern)
     streams = len(names) - 1
     names += _scan(queue, keys.turn("*", run))
+    names += _scan(queue, keys.suspects(run, "*"))
     with translate_errors("remove a run's streams"):
         queue.client.delete(*names)
     if broken is not None:

@@ -106,6 +106,9 @@ def test_in_sessions(
         (1, True, count + 1) for count in range(len(killed))
     ]
     assert started.events("candidate_infra", k=k) == []
+    suspects = [(event["index"], event["outcome"]) for event in started.events("candidate_suspect", k=k)]
+    assert suspects == [(1, "sandbox_killed")] * (times > 1)
+    assert audit.queue.suspects(["run"]) == {"run": {"tampered": 0, "sandbox_killed": len(suspects)}}
     assert started.stop() == 0
     audit.check_each_answered_once()
 
