@@ -17,6 +17,7 @@ from typing import Any
 from collimate_rl.sandboxd.backend import IsolationUnavailable
 from collimate_rl.sandboxd.check import check
 from collimate_rl.sandboxd.config import DEFAULT_CATALOG, ISOLATIONS, DaemonConfig, Limits, Template
+from collimate_rl.sandboxd.config_file import load_templates
 from collimate_rl.sandboxd.daemon import Daemon, SocketTaken
 from collimate_rl.sandboxd.service import EndpointsFn
 from collimate_rl.sandboxd.signals import StopSignals
@@ -211,6 +212,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--socket", metavar="PATH", help="listen on this unix socket")
     parser.add_argument("--host", help="listen on this address (default 127.0.0.1 when there is no --socket)")
     parser.add_argument("--port", type=int, help="TCP port (default 8080; 0: any free one)")
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        help="its [templates.NAME] tables are offered, too (default: ./collimate.toml, if any)",
+    )
     parser.add_argument("--template", action="append", metavar="NAME", default=[], help="offer a template of this name")
     parser.add_argument("--interpreter", metavar="PATH", help="the templates' Python (default: the daemon's own)")
     parser.add_argument(
@@ -242,7 +248,10 @@ def _config(arguments: argparse.Namespace) -> DaemonConfig:
         port=8080 if arguments.port is None else arguments.port,
         unix_socket=arguments.socket,
         isolation=arguments.isolation,
-        templates=dict.fromkeys([*DEFAULT_CATALOG, *arguments.template], template),
+        templates={
+            **dict.fromkeys([*DEFAULT_CATALOG, *arguments.template], template),
+            **load_templates(arguments.config),
+        },
         limits=Limits(**bounds),
     )
 

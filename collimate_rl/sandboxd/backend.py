@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -21,9 +22,15 @@ class Outcome:
 
 
 class Box(Protocol):
-    """A fork that stays. After `destroy` (or its own death) every exec raises 410 `session_gone`."""
+    """A fork that stays. After `destroy` (or its own death) every exec raises 410 `session_gone`.
+
+    `endpoints`: where its exposed ports are reached on the host, `{port inside: "host:port"}`.
+    """
 
     fork_ms: float
+
+    @property
+    def endpoints(self) -> Mapping[int, str]: ...
 
     def run(self, request: Exec) -> Outcome: ...
 
@@ -33,7 +40,10 @@ class Box(Protocol):
 
 
 class Backend(Protocol):
-    """An isolation. `start` raises IsolationUnavailable; `close` leaves nothing behind."""
+    """An isolation. `start` raises IsolationUnavailable; `close` leaves nothing behind.
+
+    `failure` says why no fork of a template can be had, or None.
+    """
 
     name: str
 
@@ -42,6 +52,8 @@ class Backend(Protocol):
     def run_once(self, template: Template, request: Exec) -> Outcome: ...
 
     def create(self, template: Template) -> Box: ...
+
+    def failure(self, template: Template) -> str | None: ...
 
     def facts(self) -> dict[str, Any]: ...
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from collimate_rl.errors import CollimateError
@@ -19,10 +19,21 @@ FrameMaker = Callable[[Exec], dict[str, Any]]
 
 
 class NamespaceBox:
-    """A fork that stays: execs side by side, each with its own output and report."""
+    """A fork that stays: execs side by side, each with its own output and report; it ends with `stop_serving`."""
 
-    def __init__(self, fork: Fork, fork_ms: float, limits: Limits, make_frame: FrameMaker) -> None:
+    def __init__(
+        self,
+        fork: Fork,
+        fork_ms: float,
+        limits: Limits,
+        make_frame: FrameMaker,
+        *,
+        endpoints: Mapping[int, str],
+        stop_serving: Callable[[], None],
+    ) -> None:
         self.fork_ms = fork_ms
+        self.endpoints = endpoints
+        self._stop_serving = stop_serving
         self._fork = fork
         self._limits = limits
         self._make_frame = make_frame
@@ -87,6 +98,7 @@ class NamespaceBox:
 
     def destroy(self) -> bool:
         """Kill everything in it and confirm; execs that run meanwhile raise session_gone. False: not confirmed."""
+        self._stop_serving()
         self._condemn()
         with self._state:
             self._dispose_when_unused()

@@ -56,7 +56,7 @@ def look(config: DaemonConfig) -> list[Finding]:
         user = jail_user(facts.privileges)
     except NobodyToBe:
         user = JailUser(uid=None, staged=False)
-    interpreters = dict.fromkeys(template.interpreter or sys.executable for template in config.templates.values())
+    interpreters = dict.fromkeys(template.python or sys.executable for template in config.templates.values())
     return [
         *findings.assess(facts),
         findings.bubblewrap(find_bwrap, _version),

@@ -3,50 +3,16 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+from collimate_rl.sandboxd.templates import Template as Template
+from collimate_rl.sandboxd.templates import check_template_name as check_template_name
 
 MIB = 1 << 20
 DEFAULT_CATALOG = ("py", "python", "dkr-python311")
 """Names under which one and the same warm interpreter is offered when no template is named."""
 ISOLATIONS = ("namespaces", "none")
-_NAME = re.compile(r"[A-Za-z0-9._:/@-]{1,200}")
-_MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Template:
-    """What a fork is a copy of: an interpreter with modules imported, and the limits of each fork.
-
-    `interpreter` None is the interpreter that runs the daemon. ValueError when a field is off.
-    """
-
-    interpreter: str | None = None
-    preload: tuple[str, ...] = ()
-    memory_mb: int = 512
-    pids: int = 64
-    tmpfs_mb: int = 64
-
-    def __post_init__(self) -> None:
-        if self.interpreter is not None and not os.path.isabs(self.interpreter):
-            raise ValueError(f"the interpreter must be an absolute path, not {self.interpreter!r}")
-        for module in self.preload:
-            if not _MODULE.fullmatch(module):
-                raise ValueError(f"{module!r} is no module name to preload")
-        if not 32 <= self.memory_mb <= 1 << 20:
-            raise ValueError(f"memory_mb must be between 32 and 1,048,576, not {self.memory_mb}")
-        if not 4 <= self.pids <= 32768:
-            raise ValueError(f"pids must be between 4 and 32,768, not {self.pids}")
-        if not 1 <= self.tmpfs_mb <= 1 << 20:
-            raise ValueError(f"tmpfs_mb must be between 1 and 1,048,576, not {self.tmpfs_mb}")
-
-
-def check_template_name(name: str) -> str:
-    """The name, or a ValueError."""
-    if not _NAME.fullmatch(name):
-        raise ValueError(f"{name!r} is no template name: 1 to 200 of letters, digits and . _ : / @ -")
-    return name
 
 
 def _default_catalog() -> Mapping[str, Template]:
@@ -70,9 +36,17 @@ class Limits:
     kill_timeout_s: float = 10.0
     keepalive_s: float = 120.0
     max_connections: int = 4096
+    session_port_connections: int = 256
+    port_connections: int = 4096
 
     def __post_init__(self) -> None:
-        for name in ("max_inflight", "max_sessions", "max_connections"):
+        for name in (
+            "max_inflight",
+            "max_sessions",
+            "max_connections",
+            "session_port_connections",
+            "port_connections",
+        ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
         for name in ("admission_wait_s", "idle_limit_s", "age_limit_s", "drain_limit_s"):
@@ -106,8 +80,23 @@ class DaemonConfig:
             raise ValueError(f"isolation must be one of {', '.join(ISOLATIONS)}, not {self.isolation!r}")
         if not self.templates:
             raise ValueError("a daemon needs at least one template")
-        for name in self.templates:
+        for name, template in self.templates.items():
             check_template_name(name)
+            if self.isolation == "none" and template.needs_isolation():
+                raise ValueError(
+                    f"template {name}: {', '.join(template.needs_isolation())} need --isolation namespaces: "
+                    "plain processes share the machine's files and ports"
+                )
+            for inside, host in template.data:
+                if self.unix_socket is not None and _holds(host, self.unix_socket):
+                    raise ValueError(
+                        f"template {name}: data: {inside} would show candidates the daemon's own socket, "
+                        f"which lies below {host}: move the socket, or name a folder with nothing but data"
+                    )
+
+
+def _holds(folder: str, path: str) -> bool:
+    return os.path.realpath(path).startswith(os.path.realpath(folder) + "/")
 
 
 def cores() -> int:

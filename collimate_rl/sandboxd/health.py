@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from collimate_rl.errors import CollimateError
 from collimate_rl.sandboxd.backend import Backend
@@ -12,15 +12,17 @@ from collimate_rl.sandboxd.config import Template
 from collimate_rl.sandboxd.wire import Exec
 
 CACHED_S = 5.0
-_PROBE = Exec(code="print(6 * 7)", timeout_s=10, seed="0" * 64)
+_PROBE = Exec(command="echo 42", timeout_s=10, seed="0" * 64)
 
 
 class HealthProbe:
     """Runs a tiny exec at most once in CACHED_S seconds, beside admission; whoever asks meanwhile shares the answer."""
 
-    def __init__(self, backend: Backend, template: Template, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, backend: Backend, templates: Collection[Template], *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._backend = backend
-        self._template = template
+        self._templates = tuple(templates)
         self._clock = clock
         self._lock = threading.Lock()
         self._asked: float | None = None
@@ -36,8 +38,12 @@ class HealthProbe:
             return self._problem
 
     def _run(self) -> str | None:
+        down = [self._backend.failure(template) for template in self._templates]
+        template = next((one for one, failure in zip(self._templates, down, strict=True) if failure is None), None)
+        if template is None:
+            return f"no template could be brought up: {down[0]}"
         try:
-            outcome = self._backend.run_once(self._template, _PROBE)
+            outcome = self._backend.run_once(template, _PROBE)
         except CollimateError as exc:
             return f"a probe exec failed: {exc}"
         if outcome.exit_code != 0 or outcome.output != b"42\n":

@@ -46,6 +46,17 @@ def inspect_interpreter(executable: str) -> Interpreter:
     return Interpreter(executable=os.path.abspath(executable), version=version, roots=jail_roots(places))
 
 
+def language_folders(program: str) -> set[str]:
+    """Where an interpreter that is no Python lives. ValueError when there is none."""
+    if not (os.path.isfile(program) and os.access(program, os.X_OK)):
+        raise ValueError(f"there is no program {program}: install it, or name another interpreter")
+    folders = {os.path.dirname(os.path.abspath(program)), os.path.dirname(os.path.realpath(program))}
+    return {
+        os.path.dirname(folder) if os.path.basename(folder) == "bin" and folder not in _PROVIDED else folder
+        for folder in folders
+    }
+
+
 def jail_roots(places: set[str]) -> tuple[str, ...]:
     """The folders to bind, outermost first; ValueError for one that would open far more than an interpreter."""
     home = os.path.expanduser("~")

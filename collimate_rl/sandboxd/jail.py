@@ -63,13 +63,19 @@ def find_bwrap() -> Bwrap:
 
 @dataclass(frozen=True, kw_only=True)
 class JailPlan:
-    """Everything the jail's command line is made from. Paths on the host; `roots` keep their paths inside."""
+    """Everything the jail's command line is made from. Paths on the host; `roots` keep their paths inside.
+
+    `program` is what `code` is run by, where that is no Python; `data` are (path inside, folder on the host).
+    """
 
     bwrap: Bwrap
     interpreter: Interpreter
     etc_folder: str
     guest_folder: str
     tmpfs_bytes: int
+    program: str | None = None
+    data: tuple[tuple[str, str], ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +95,7 @@ def binds(plan: JailPlan) -> tuple[Bind, ...]:
         Bind(source=plan.guest_folder, inside=GUEST_FOLDER + "/inside"),
         *roots,
         *copies,
+        *(Bind(source=os.path.realpath(host), inside=inside) for inside, host in plan.data),
     )
 
 
@@ -108,7 +115,9 @@ def jail_command(plan: JailPlan, *, moved: Mapping[str, str], control_fd: int, s
         return path
 
     command = [host(plan.bwrap.path)]
-    command += ["--unshare-user", "--unshare-all", "--die-with-parent", "--new-session"]
+    # As process 1, which no exec can be: what tells a fork by its pid (OpenSSL's generator, for one) must see that it
+    # is none of the zygote, and pids begin anew in every fork.
+    command += ["--unshare-user", "--unshare-all", "--as-pid-1", "--die-with-parent", "--new-session"]
     command += ["--cap-add", "ALL", "--uid", str(JAIL_UID), "--gid", str(JAIL_UID), "--hostname", "sandbox"]
     command += ["--ro-bind", "/usr", "/usr"]
     for name in _MERGED:
@@ -127,7 +136,7 @@ def jail_command(plan: JailPlan, *, moved: Mapping[str, str], control_fd: int, s
     for bind in binds(plan):
         command += ["--ro-bind", host(bind.source), bind.inside]
     command += ["--remount-ro", "/", "--chdir", WORKDIR, "--clearenv"]
-    for name, value in environment(plan.interpreter.executable).items():
+    for name, value in {**environment(plan.program or plan.interpreter.executable), **dict(plan.env)}.items():
         command += ["--setenv", name, value]
     command += ["--", plan.interpreter.executable, "-s", "-B", "-c", _BOOT, str(control_fd), str(settings_fd)]
     return command

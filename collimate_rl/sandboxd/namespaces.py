@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import base64
 import logging
 import os
+import secrets
 import select
 import shutil
+import socket
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from collimate_rl.errors import CollimateError
@@ -20,53 +23,16 @@ from collimate_rl.sandboxd.config import MIB, Limits, Template
 from collimate_rl.sandboxd.forks import Fork
 from collimate_rl.sandboxd.guests import GuestPrograms
 from collimate_rl.sandboxd.inside.channel import ChannelClosed, receive_report, send_request
-from collimate_rl.sandboxd.interpreter import inspect_interpreter
-from collimate_rl.sandboxd.jail import Bwrap, BwrapMissing, JailPlan, find_bwrap, rebinds, write_etc
+from collimate_rl.sandboxd.jail import BwrapMissing, find_bwrap, write_etc
+from collimate_rl.sandboxd.keepers import ZygoteKeeper
+from collimate_rl.sandboxd.plans import Planner
 from collimate_rl.sandboxd.rundir import RunFolder
 from collimate_rl.sandboxd.running import Running
-from collimate_rl.sandboxd.wire import WORKDIR, Exec
-from collimate_rl.sandboxd.zygotes import ZygoteKeeper, ZygotePlan, bringup_failed
+from collimate_rl.sandboxd.serving import PortService, Serving
+from collimate_rl.sandboxd.wire import Exec
+from collimate_rl.sandboxd.zygotes import bringup_failed
 
 log = logging.getLogger(__name__)
-_PRELOAD = (
-    "bisect",
-    "collections",
-    "contextlib",
-    "copy",
-    "dataclasses",
-    "datetime",
-    "decimal",
-    "enum",
-    "fractions",
-    "functools",
-    "hashlib",
-    "heapq",
-    "io",
-    "itertools",
-    "json",
-    "math",
-    "operator",
-    "pickle",
-    "random",
-    "re",
-    "statistics",
-    "string",
-    "struct",
-    "subprocess",
-    "tempfile",
-    "textwrap",
-    "time",
-    "traceback",
-    "types",
-    "typing",
-)
-"""What candidates import most; warm, they cost a fork nothing."""
-_EXEC_FDS = 1024
-_ZYGOTE_FDS = 256
-"""What a zygote holds beside one pidfd per session, if all of them are its own."""
-_ADDRESS_SPACE_SLACK = 512 * MIB
-"""Where there are no control groups, RLIMIT_AS stands in for the memory limit; the interpreter's own mappings
-and thread stacks count in it."""
 
 
 class NamespaceBackend:
@@ -75,13 +41,16 @@ class NamespaceBackend:
     name = "namespaces"
 
     def __init__(self, templates: Mapping[str, Template], limits: Limits, *, zygotes: int) -> None:
-        self._templates = dict.fromkeys(templates.values())
+        self._names: dict[Template, str] = {}
+        for name, template in templates.items():
+            self._names[template] = f"{self._names[template]}, {name}" if template in self._names else name
         self._limits = limits
         self._count = zygotes
         self._programs = GuestPrograms.known()
         self._folder: RunFolder | None = None
         self._cgroups: cgroups.Cgroups = cgroups.NoCgroups()
-        self._keeper: ZygoteKeeper | None = None
+        self._keepers: dict[Template, ZygoteKeeper] = {}
+        self._ports = PortService(limits)
         self._unclean = 0
 
     def start(self) -> None:
@@ -114,56 +83,32 @@ class NamespaceBackend:
             folder.path("inside"),
             ignore=shutil.ignore_patterns("__pycache__"),
         )
-        filters = seccomp.build_filters(seccomp.ARCHITECTURES[machine])
-        plans = {
-            template: self._plan(folder, number, template, bwrap, filters)
-            for number, template in enumerate(self._templates)
-        }
-        self._keeper = ZygoteKeeper(plans, self._count)
-        self._keeper.start()
-
-    def _plan(
-        self, folder: RunFolder, number: int, template: Template, bwrap: Bwrap, filters: seccomp.Filters
-    ) -> ZygotePlan:
-        try:
-            interpreter = inspect_interpreter(template.interpreter or sys.executable)
-        except ValueError as exc:
-            raise IsolationUnavailable(str(exc)) from exc
-        jail = JailPlan(
+        planner = Planner(
+            folder=folder,
             bwrap=bwrap,
-            interpreter=interpreter,
-            etc_folder=folder.path("etc"),
-            guest_folder=folder.path("inside"),
-            tmpfs_bytes=template.tmpfs_mb * MIB,
+            filters=seccomp.build_filters(seccomp.ARCHITECTURES[machine]),
+            limits=self._limits,
+            programs=self._programs,
+            cgroups=self._cgroups.kind,
         )
-        settings = {
-            "preload": [*_PRELOAD, *template.preload],
-            "programs": self._programs.texts,
-            "base_filter": base64.b64encode(filters.base).decode(),
-            "seal_filter": base64.b64encode(filters.seal).decode(),
-            "max_fd": self._limits.max_sessions + _ZYGOTE_FDS,
-            "exec_rlimits": {"RLIMIT_NOFILE": _EXEC_FDS, **self._stand_ins(template)},
-            "tmpfs_bytes": template.tmpfs_mb * MIB,
-            "workdir": WORKDIR,
-            "rebinds": rebinds(interpreter.roots),
-        }
-        return ZygotePlan(jail=jail, settings=settings, stage=folder.path(f"stage{number}"))
-
-    def _stand_ins(self, template: Template) -> dict[str, int]:
-        if self._cgroups.kind != "none":
-            return {}
-        return {
-            "RLIMIT_AS": template.memory_mb * MIB + _ADDRESS_SPACE_SLACK,
-            "RLIMIT_NPROC": template.pids * self._limits.max_inflight,
-        }
+        for number, (template, names) in enumerate(self._names.items()):
+            plan = partial(planner.plan, number, template)
+            keeper = self._keepers[template] = ZygoteKeeper(names, plan, self._count)
+            keeper.start()
+        failures = [keeper.settle() for keeper in self._keepers.values()]
+        if all(failures):
+            # None of them: then it is this machine rather than a template.
+            raise IsolationUnavailable(str(failures[0]))
 
     def run_once(self, template: Template, request: Exec) -> Outcome:
         """Fork, run, discard. A fork that died before it began raises session_bringup_failed."""
+        if template.entry is not None:
+            return self._run_beside_entry(template, request)
         began = time.monotonic()
         fork = self._fork(template, b"once")
         fork_ms = (time.monotonic() - began) * 1000
         try:
-            running = Running(fork, request, self._frame(request), self._limits, own_reports=False)
+            running = Running(fork, request, self._frame(template, request), self._limits, own_reports=False)
             try:
                 running.send()
                 report = running.report()
@@ -176,27 +121,66 @@ class NamespaceBackend:
         finally:
             self._dispose(fork)
 
+    def _run_beside_entry(self, template: Template, request: Exec) -> Outcome:
+        box = self._create(template, expose=False)
+        try:
+            return replace(box.run(request), fork_ms=box.fork_ms)
+        finally:
+            if not box.destroy():
+                self._unclean += 1
+
     def create(self, template: Template) -> Box:
-        """A fork that stays."""
+        """A fork that stays, its entry server listening and its ports exposed."""
+        return self._create(template, expose=True)
+
+    def _create(self, template: Template, *, expose: bool) -> NamespaceBox:
         began = time.monotonic()
         fork = self._fork(template, b"session")
         try:
-            send_request(fork.channel, {"begin": True})
+            asking = self._begin(template, fork)
+            serving = self._ports.serve(template, fork, asking, secrets.token_hex(32), expose=expose)
+        except CollimateError:
+            self._dispose(fork)
+            raise
+        return NamespaceBox(
+            fork,
+            (time.monotonic() - began) * 1000,
+            self._limits,
+            partial(self._frame, template),
+            endpoints=serving.endpoints if serving is not None else {},
+            stop_serving=partial(self._stop_serving, serving),
+        )
+
+    def _stop_serving(self, serving: Serving | None) -> None:
+        if serving is not None:
+            self._ports.end(serving)
+
+    def _begin(self, template: Template, fork: Fork) -> socket.socket | None:
+        """Let the session's init begin; a channel to it for what concerns ports, where the template has some."""
+        asking = None
+        answering: tuple[int, ...] = ()
+        if template.expose_ports:
+            asking, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            answering = (theirs.detach(),)
+        try:
+            send_request(fork.channel, {"begin": True}, answering)
             if not select.select([fork.channel], [], [], self._limits.bringup_timeout_s)[0]:
                 raise bringup_failed("the session's fork did not come up in time")
             answer = receive_report(fork.channel)[0]
             if "error" in answer:
                 raise bringup_failed(f"the session's fork failed: {answer['error']}")
-        except (ChannelClosed, OSError) as exc:
-            self._dispose(fork)
+        except (ChannelClosed, OSError, CollimateError) as exc:
+            if asking is not None:
+                asking.close()
+            if isinstance(exc, CollimateError):
+                raise
             raise bringup_failed("the session's fork died while it came up") from exc
-        except CollimateError:
-            self._dispose(fork)
-            raise
-        return NamespaceBox(fork, (time.monotonic() - began) * 1000, self._limits, self._frame)
+        finally:
+            for fd in answering:
+                os.close(fd)
+        return asking
 
     def _fork(self, template: Template, kind: bytes) -> Fork:
-        assert self._keeper is not None
         try:
             group = self._cgroups.create(
                 memory_bytes=template.memory_mb * MIB, pids=template.pids + (kind == b"session")
@@ -204,7 +188,7 @@ class NamespaceBackend:
         except OSError as exc:
             raise bringup_failed(f"no control group for the fork: {exc}") from exc
         try:
-            zygote, channel, first, limited = self._keeper.fork(template, kind, self._limits.bringup_timeout_s)
+            zygote, channel, first, limited = self._keepers[template].fork(kind, self._limits.bringup_timeout_s)
         except CollimateError:
             group.remove()
             raise
@@ -218,7 +202,7 @@ class NamespaceBackend:
             os.close(limited)
         return fork
 
-    def _frame(self, request: Exec) -> dict[str, Any]:
+    def _frame(self, template: Template, request: Exec) -> dict[str, Any]:
         frame: dict[str, Any] = {
             "seed": request.seed,
             "files": [(path, len(content)) for path, content in request.files],
@@ -229,8 +213,10 @@ class NamespaceBackend:
             frame.update(kind="commands", commands=request.commands)
         else:
             assert request.code is not None
-            program = self._programs.name_of(request.code)
-            if program is None:
+            program = self._programs.name_of(request.code) if template.language is None else None
+            if template.language is not None:
+                frame.update(kind="language", code=request.code)
+            elif program is None:
                 frame.update(kind="code", code=request.code)
             else:
                 frame.update(kind="program", program=program)
@@ -240,6 +226,10 @@ class NamespaceBackend:
         if not fork.dispose(self._limits.kill_timeout_s):
             self._unclean += 1
             log.error("a fork could not be killed within %s s", self._limits.kill_timeout_s)
+
+    def failure(self, template: Template) -> str | None:
+        """Why no fork of this template can be had; None when one can."""
+        return self._keepers[template].failure
 
     def facts(self) -> dict[str, Any]:
         """What health tells about the isolation."""
@@ -252,9 +242,10 @@ class NamespaceBackend:
 
     def close(self) -> None:
         """End the zygotes and all forks with them; remove groups and files."""
-        if self._keeper is not None:
-            self._keeper.close()
-            self._keeper = None
+        self._ports.close()
+        for keeper in self._keepers.values():
+            keeper.close()
+        self._keepers.clear()
         self._cgroups.close()
         if self._folder is not None:
             self._folder.remove()

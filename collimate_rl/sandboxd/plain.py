@@ -78,11 +78,15 @@ class PlainBackend:
         began = time.monotonic()
         mark = secrets.token_hex(8)
         try:
-            box = PlainBox(template.interpreter or sys.executable, self._folder.path(mark), mark, self._limits)
+            box = PlainBox(template, self._folder.path(mark), mark, self._limits)
         except OSError as exc:
             raise bringup_failed(f"no folder for the sandbox: {exc}") from exc
         box.fork_ms = (time.monotonic() - began) * 1000
         return box
+
+    def failure(self, template: Template) -> str | None:  # noqa: ARG002
+        """None: nothing is kept warm."""
+        return None
 
     def facts(self) -> dict[str, Any]:
         """What health tells about the isolation."""
@@ -99,9 +103,12 @@ class PlainBox:
     """A folder in which execs run; its processes are known by a mark in their environment."""
 
     fork_ms = 0.0
+    endpoints: Mapping[int, str] = {}
 
-    def __init__(self, interpreter: str, folder: str, mark: str, limits: Limits) -> None:
-        self._interpreter = interpreter
+    def __init__(self, template: Template, folder: str, mark: str, limits: Limits) -> None:
+        self._interpreter = template.python or sys.executable
+        self._language = template.language
+        self._extra = dict(template.env)
         self._folder = folder
         self._mark = mark
         self._limits = limits
@@ -185,6 +192,8 @@ class PlainBox:
         if request.commands is not None:
             return [self._interpreter, "-I", "-S", "-c", _RUN_LIST, json.dumps(request.commands)]
         assert request.code is not None
+        if self._language is not None:
+            return [*self._language, request.code]
         text = f"{self._folder}/{mark}.py"
         with open(text, "w", encoding="utf-8", newline="") as stream:
             stream.write(request.code)
@@ -192,7 +201,8 @@ class PlainBox:
 
     def _environment(self, mark: str) -> dict[str, str]:
         own = {"HOME": f"{self._folder}/box", _SANDBOX_MARK: self._mark, _EXEC_MARK: mark}
-        return {**environment(self._interpreter), **own}
+        program = self._language[0] if self._language is not None else self._interpreter
+        return {**environment(program), **self._extra, **own}
 
     def destroy(self) -> bool:
         """Kill what carries the box's mark, and remove its files."""

@@ -50,20 +50,26 @@ class Service:
         self._sessions = Sessions(
             max_sessions=limits.max_sessions, idle_limit_s=limits.idle_limit_s, age_limit_s=limits.age_limit_s
         )
-        self._health = HealthProbe(backend, next(iter(templates.values())))
+        self._health = HealthProbe(backend, dict.fromkeys(templates.values()))
         self._closing = threading.Event()
         self._reaper = threading.Thread(target=self._reap, name="session-reaper", daemon=True)
         self._reaper.start()
 
     def health(self) -> tuple[int, dict[str, Any]]:
         """200 with the contract's fields and ours; 503 when a probe exec fails."""
+        failed = {
+            name: failure
+            for name, template in self._templates.items()
+            if (failure := self._backend.failure(template)) is not None
+        }
         answer = {
             "status": "draining" if self.admission.is_draining else "ok",
             "sessions": len(self._sessions),
             "running": self.admission.running,
             "max_inflight": self.admission.max_inflight,
             "queued": self.admission.queued,
-            "templates": list(self._templates),
+            "templates": [name for name in self._templates if name not in failed],
+            "failed_templates": failed,
             "version": _version(),
             "isolation": self._backend.name,
             "capabilities": list(CAPABILITIES),
@@ -99,10 +105,11 @@ class Service:
         }
         if label is not None:
             answer["label"] = label
+        endpoints: dict[Any, str] = dict(session.box.endpoints)
         if self._endpoints_fn is not None:
-            answer["endpoints"] = {
-                str(port): place for port, place in self._endpoints_fn(session.session_id, template_id, body).items()
-            }
+            endpoints.update(self._endpoints_fn(session.session_id, template_id, body))
+        if endpoints or self._endpoints_fn is not None:
+            answer["endpoints"] = {str(port): place for port, place in endpoints.items()}
         if self._drop_session_id:
             del answer["session_id"]
         return 201, answer
@@ -125,6 +132,8 @@ class Service:
         began = time.monotonic()
         if self.admission.is_draining:
             raise draining()
+        if body.get("egress") is not None:
+            raise vsock_only()
         request = parse_exec(body, composed_bytes=self._limits.composed_bytes)
         self._sessions.info(session_id)
         with self.admission.place(), self._sessions.in_use(session_id) as session:
@@ -154,6 +163,9 @@ class Service:
             raise CollimateError(f"there is no template {template_id!r} here; there are {known}", 404, "no_template")
         if body.get("egress") is not None:
             raise vsock_only()
+        failure = self._backend.failure(template)
+        if failure is not None:
+            raise CollimateError(f"template {template_id!r} could not be brought up: {failure}", 503, "template_failed")
         return template_id, template
 
     def _reap(self) -> None:

@@ -1,16 +1,14 @@
-"""Starting warm interpreters, keeping one per core alive, and asking them for forks."""
+"""Starting warm interpreters, and asking them for forks."""
 
 from __future__ import annotations
 
 import json
-import logging
 import os
 import select
 import socket
 import subprocess
 import sys
 import tempfile
-import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,10 +20,7 @@ from collimate_rl.sandboxd.inside.channel import ChannelClosed, receive_report
 from collimate_rl.sandboxd.jail import JailPlan, binds, jail_command
 from collimate_rl.sandboxd.privileges import NobodyToBe, jail_user, read_privileges
 
-log = logging.getLogger(__name__)
 START_TIMEOUT_S = 120.0
-_REPLACEMENT_WAIT_S = 10.0
-_BACKOFF_S = (0.0, 0.1, 0.5, 2.0, 10.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,17 +127,6 @@ class Zygote:
         self._errors.close()
 
 
-def started(plan: ZygotePlan) -> Zygote:
-    """A zygote that is ready; nothing is left of one that can't be."""
-    zygote = Zygote(plan)
-    try:
-        zygote.wait_ready()
-    except BaseException:
-        zygote.close()
-        raise
-    return zygote
-
-
 def _launch_command(plan: ZygotePlan, *, control_fd: int, settings_fd: int) -> list[str]:
     try:
         user = jail_user(read_privileges())
@@ -163,112 +147,3 @@ def _launch_command(plan: ZygotePlan, *, control_fd: int, settings_fd: int) -> l
         "argv": jail_command(plan.jail, moved=moved, control_fd=control_fd, settings_fd=settings_fd),
     }
     return [sys.executable, "-I", "-S", os.path.abspath(launch.__file__), json.dumps(instructions)]
-
-
-class ZygoteKeeper:
-    """Keeps `count` zygotes per plan alive, from one thread of its own.
-
-    That thread starts them all: the kernel ends a zygote when the THREAD that started it ends.
-    """
-
-    def __init__(self, plans: dict[Any, ZygotePlan], count: int) -> None:
-        self._plans = plans
-        self._count = count
-        self._zygotes: dict[Any, list[Zygote]] = {key: [] for key in plans}
-        self._turn = 0
-        self._changed = threading.Condition()
-        self._stop, self._stopped = os.pipe()
-        self._failure: BaseException | None = None
-        self._ready = threading.Event()
-        self._thread = threading.Thread(target=self._keep, name="zygote-keeper", daemon=True)
-
-    def start(self) -> None:
-        """Start them all; IsolationUnavailable when one can't be."""
-        self._thread.start()
-        self._ready.wait()
-        if self._failure is not None:
-            self._thread.join()
-            raise self._failure
-
-    def fork(self, key: Any, kind: bytes, timeout_s: float) -> tuple[Zygote, socket.socket, int, int]:
-        """A fork of the next zygote in turn, after the zygote itself; of the one after it when that has died."""
-        while True:
-            zygote = self._pick(key)
-            try:
-                return zygote, *zygote.fork(kind, timeout_s)
-            except CollimateError:
-                if not zygote.is_dead():
-                    raise
-
-    def _pick(self, key: Any) -> Zygote:
-        with self._changed:
-            living: list[Zygote] = []
-
-            def look() -> bool:
-                living[:] = [zygote for zygote in self._zygotes[key] if not zygote.is_dead()]
-                return bool(living)
-
-            if not self._changed.wait_for(look, timeout=_REPLACEMENT_WAIT_S):
-                raise bringup_failed("there is no warm interpreter, and none could be started in time")
-            self._turn += 1
-            return living[self._turn % len(living)]
-
-    def close(self) -> None:
-        """End all zygotes and the thread."""
-        os.close(self._stopped)
-        self._thread.join()
-
-    def _keep(self) -> None:
-        try:
-            for key, plan in self._plans.items():
-                for _ in range(self._count):
-                    self._zygotes[key].append(Zygote(plan))
-            for living in self._zygotes.values():
-                for zygote in living:
-                    zygote.wait_ready()
-        except (OSError, IsolationUnavailable) as exc:
-            self._failure = exc if isinstance(exc, IsolationUnavailable) else IsolationUnavailable(str(exc))
-        self._ready.set()
-        if self._failure is None:
-            self._watch()
-        for living in self._zygotes.values():
-            for zygote in living:
-                zygote.close()
-        os.close(self._stop)
-
-    def _watch(self) -> None:
-        failures = 0
-        while True:
-            poll = select.poll()
-            poll.register(self._stop, select.POLLIN | select.POLLHUP)
-            owners: dict[int, tuple[Any, Zygote]] = {}
-            for key, living in self._zygotes.items():
-                for zygote in living:
-                    owners[zygote.control.fileno()] = (key, zygote)
-                    poll.register(zygote.control.fileno(), select.POLLHUP)
-            short = any(len(living) < self._count for living in self._zygotes.values())
-            pause = _BACKOFF_S[min(failures, len(_BACKOFF_S) - 1)] * 1000 if short else None
-            events = [fd for fd, _ in poll.poll(pause)]
-            if self._stop in events:
-                return
-            for fd in events:
-                key, zygote = owners[fd]
-                log.warning("a warm interpreter died; starting another")
-                with self._changed:
-                    self._zygotes[key].remove(zygote)
-                zygote.close()
-            if short or events:
-                failures = 0 if self._replace() else failures + 1
-
-    def _replace(self) -> bool:
-        for key, living in self._zygotes.items():
-            while len(living) < self._count:
-                try:
-                    zygote = started(self._plans[key])
-                except (OSError, IsolationUnavailable) as exc:
-                    log.error("a warm interpreter could not be started: %s", exc)
-                    return False
-                with self._changed:
-                    living.append(zygote)
-                    self._changed.notify_all()
-        return True

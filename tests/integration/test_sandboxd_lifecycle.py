@@ -111,9 +111,8 @@ def test_kill_9_leaves_no_sandbox_alive_and_a_restart_cleans_up(daemon: RunningD
 
 
 def zygotes(daemon: RunningDaemon) -> list[int]:
-    """The warm interpreters' pids: the third generation, below bubblewrap and its process 1."""
-    first = children(daemon.pid)
-    return sorted(zygote for outer in first for inner in children(outer) for zygote in children(inner))
+    """The warm interpreters' pids: the second generation, each process 1 of the jail that bubblewrap built."""
+    return sorted(zygote for outer in children(daemon.pid) for zygote in children(outer))
 
 
 def test_a_dead_zygote_is_replaced(daemon: RunningDaemon) -> None:

@@ -33,6 +33,8 @@ class Execs:
         self._programs = {name: _load_program(name, text) for name, text in settings["programs"].items()}
         self._max_fd = settings["max_fd"]
         self._rlimits = {getattr(resource, name): value for name, value in settings["exec_rlimits"].items()}
+        self._language: list[str] | None = settings["language"]
+        self._entry = _find_entry(settings["entry"])
         self._seal = syscalls.SeccompFilter(b64decode(settings["seal_filter"]))
 
     def run(self, request: dict[str, Any], output: int, problem: str | None, *, oom_score: int = 0) -> NoReturn:
@@ -73,12 +75,19 @@ class Execs:
             _become(["/bin/sh", "-c", request["command"]])
         if kind == "commands":
             _run_list(request["commands"])
+        if kind == "argv":
+            _become(request["argv"])
+        if kind == "language":
+            assert self._language is not None
+            _become([*self._language, request["code"]])
         self._hooks.register()
         seed = int(request["seed"], 16)
         random.seed(seed)
         if "numpy" in sys.modules:
             words = [(seed >> shift) & 0xFFFFFFFF for shift in range(0, 256, 32)]
             sys.modules["numpy"].random.seed(words)
+        if kind == "entry":
+            run_python(self._entry, None)
         run_python(self._programs[request["program"]] if kind == "program" else None, request.get("code"))
 
 
@@ -95,6 +104,18 @@ def _load_program(name: str, text: str) -> Callable[[], object]:
     exec(compile(text, f"<collimate {name}>", "exec", dont_inherit=True), space)
     main: Callable[[], object] = space["main"]
     return main
+
+
+def _find_entry(entry: str | None) -> Callable[[], object] | None:
+    """The function that `module:function` names, in a module that was imported before."""
+    if entry is None:
+        return None
+    module, _, name = entry.partition(":")
+    found = getattr(sys.modules[module], name, None)
+    if not callable(found):
+        raise TypeError(f"the entry {entry} is no function: {module} has no such name that can be called")
+    function: Callable[[], object] = found
+    return function
 
 
 def run_python(program: Callable[[], object] | None, text: str | None) -> NoReturn:

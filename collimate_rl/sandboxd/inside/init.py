@@ -19,12 +19,13 @@ from . import syscalls
 from .channel import ChannelClosed, receive_request, send_report
 from .execs import Execs, exit_code
 from .files import receive_files
+from .ports import PortHelper
 
 FORK_FLAGS = syscalls.CLONE_NEWNS | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWNET
 """What every fork has of its own, beside its pids."""
 _QUIET_SCANS = 2
-_OOM_SCORE = 400
-"""Above the init's 0, so that the init outlives its execs."""
+_OOM_SCORE, _ENTRY_OOM_SCORE = 400, 200
+"""Above the init's 0, so that the init outlives its execs; the entry server goes before it and after them."""
 
 
 class Layout:
@@ -95,18 +96,24 @@ class SessionInit:
         wake = _wake_on_children()
         try:
             # Not a word before the daemon has the zygote's own, which travels on the same channel.
-            receive_request(self._channel)
+            _, fds = receive_request(self._channel)
         except ChannelClosed:
             os._exit(0)
         send_report(self._channel, {"ready": True})
         poll = select.poll()
         poll.register(self._channel.fileno(), select.POLLIN)
         poll.register(wake, select.POLLIN)
+        helpers = {fd: PortHelper(socket.socket(fileno=fd)) for fd in fds}
+        for fd in helpers:
+            poll.register(fd, select.POLLIN)
         while True:
             for fd, _ in poll.poll():
                 if fd == wake:
                     _empty(wake)
                     self._reap()
+                elif fd in helpers:
+                    if not helpers[fd].answer():
+                        poll.unregister(fd)
                 else:
                     self._take_request()
 
@@ -130,7 +137,10 @@ class SessionInit:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             for number, handler in self._handlers.items():
                 signal.signal(number, handler)
-            self._execs.run(request, output, problem, oom_score=_OOM_SCORE)
+            # `kill 0` is for what this exec started.
+            os.setsid()
+            score = _ENTRY_OOM_SCORE if request["id"] == "entry" else _OOM_SCORE
+            self._execs.run(request, output, problem, oom_score=score)
         self._running[pid] = (request["id"], tag, answer)
         os.close(output)
         os.close(begun)

@@ -59,6 +59,9 @@ class Zygote:
         self._poll = select.poll()
         for name in settings["preload"]:
             importlib.import_module(name)
+        if "numpy" in sys.modules:
+            # Every exec seeds its generator, and numpy itself would load it only then.
+            importlib.import_module("numpy.random")
         if len(os.listdir("/proc/self/task")) > 1:
             raise RuntimeError("a preloaded module started threads: a warm interpreter must be single-threaded")
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
