@@ -6,7 +6,7 @@
 -- Replies {OK}, {FENCED}. Writes `flight`.
 local A, bad = args('k:key owner:name fence:int index:int')
 if bad then return bad end
-local S, broken = load(A.k)
+local S, broken = load(A.k, 'verdicts', 'flight')
 if broken then return broken end
 if not S or not own(S, A.owner, A.fence) then return { 'FENCED' } end
 if A.index >= S.n then return redis.error_reply('COLARG index is beyond the last candidate') end

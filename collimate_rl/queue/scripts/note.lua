@@ -16,7 +16,7 @@ if #A.rest ~= 0 and (#A.rest ~= 2 or not kinds.text(session) or not kinds.name(n
   return redis.error_reply('COLARG a session and its node are needed, or neither')
 end
 local sessions = session and 'col:sessions:' .. node
-local S, broken = load(A.k)
+local S, broken = load(A.k, 'ledger')
 if broken then return broken end
 broken = session and mistyped({ sessions, 'zset' })
 if broken then return broken end

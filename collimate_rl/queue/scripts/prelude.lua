@@ -89,12 +89,22 @@ end
 
 -- load(k): the batch's state with its keys (.p), its askers and the time (.t); nil when there is none;
 -- nil and an error when something of it is not as we write it.
-local function load(k)
-  local p = keys_of(k)
-  local bad = mistyped({
-    p.state, 'hash', p.batch, 'string', p.verdicts, 'hash', p.ledger, 'hash', p.flight, 'hash', p.cases, 'string',
-    p.askers, 'set', p.done, 'string', 'rq:queues', 'set', 'col:quarantine', 'stream',
-  })
+-- load(k, 'verdicts', …): for a script that runs once per candidate and writes these hashes and the state alone. Only
+-- their types are looked at, and the askers are not read.
+local function load(k, ...)
+  local p, few = keys_of(k), { ... }
+  local look = { p.state, 'hash' }
+  for _, name in ipairs(few) do
+    look[#look + 1] = p[name]
+    look[#look + 1] = 'hash'
+  end
+  if #few == 0 then
+    look = {
+      p.state, 'hash', p.batch, 'string', p.verdicts, 'hash', p.ledger, 'hash', p.flight, 'hash', p.cases, 'string',
+      p.askers, 'set', p.done, 'string', 'rq:queues', 'set', 'col:quarantine', 'stream',
+    }
+  end
+  local bad = mistyped(look)
   if bad then return nil, bad end
   local texts = redis.call('HMGET', p.state, unpack(TEXT_FIELDS))
   if not texts[1] then return nil end
@@ -113,6 +123,8 @@ local function load(k)
   S.inflight = 'col:inflight:' .. S.run
   S.list = 'rq:queue:' .. S.queue
   S.tail = 'col:turn:' .. S.queue .. ':' .. S.run
+  S.until_ = S.deadline_at + T.keep_ms
+  if #few > 0 then return S end
   S.askers = redis.call('SMEMBERS', p.askers)
   local more = { S.pending, 'zset', S.inflight, 'zset', S.list, 'list', S.tail, 'string' }
   for _, who in ipairs(S.askers) do
@@ -125,7 +137,6 @@ local function load(k)
   end
   bad = mistyped(more)
   if bad then return nil, bad end
-  S.until_ = S.deadline_at + T.keep_ms
   return S
 end
 

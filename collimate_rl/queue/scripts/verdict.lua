@@ -11,7 +11,7 @@
 -- Writes the verdict; ends the candidate's exposure (its mark), and a row of errors.
 local A, bad = args('k:key owner:name fence:int index:int blob:bytes')
 if bad then return bad end
-local S, broken = load(A.k)
+local S, broken = load(A.k, 'verdicts', 'flight')
 if broken then return broken end
 if not S then return { 'FENCED' } end
 if A.index >= S.n then return redis.error_reply('COLARG index is beyond the last candidate') end
