@@ -5,6 +5,7 @@ Everything with the default timing. A worker process is killed with SIGKILL; its
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +20,9 @@ TEMPLATE = "py"
 SPEC = UnitTestReward(tests=[{"input": [3, 4], "expected": 12}])
 GROUPS, WIDTH = 4, 12
 SHORT_S = 0.1
-LONG_S, LONG_WIDTH, KILLED_AFTER_S = 3.0, 8, 2.0
+LONG_S, KILLED_AFTER_S = 3.0, 2.0
+LONG_WIDTH = 2 * len(os.sched_getaffinity(0))
+"""As many as daemon and worker run at a time by default."""
 FORMS = {"attach": "in sessions", "rerun": "one-shot"}
 ANSWER_S = 120.0
 
@@ -70,13 +73,18 @@ class Kills:
 
 
 def long_candidates(site: Site, rounds: int) -> dict[str, Kills]:
-    """A group of eight candidates of 3 s, all running, whose worker dies after 2 s; by form."""
-    found = {f"8 of 3 s, {form}": Kills() for form in FORMS.values()}
+    """A group of candidates of 3 s, all running, whose worker dies after 2 s; by form."""
+    found = {f"{LONG_WIDTH} of 3 s, {form}": Kills() for form in FORMS.values()}
     for number in range(rounds):
         for recovery, form in sorted(FORMS.items(), reverse=number % 2 == 1):
-            with site.workers(2, slots=LONG_WIDTH), site.producer() as producer:
+            with site.workers(2), site.producer() as producer:
                 _kill(
-                    site, producer, sleeping(LONG_WIDTH, LONG_S), recovery, KILLED_AFTER_S, found[f"8 of 3 s, {form}"]
+                    site,
+                    producer,
+                    sleeping(LONG_WIDTH, LONG_S),
+                    recovery,
+                    KILLED_AFTER_S,
+                    found[f"{LONG_WIDTH} of 3 s, {form}"],
                 )
     return found
 
