@@ -1,8 +1,9 @@
 """The protocol's functions in every order of events, at small size.
 
 Checked at every step: answered at most once, to everybody who asked; no verdict and no answer changes; no session is
-deleted that a live owner uses or a later one would attach to; on the attach path nothing that ran is run again; and
-from every world, once faults stop, the batch is answered and nothing of it is left.
+deleted that a live owner uses or a later one would attach to; on the attach path nothing that ran is run again on the
+same daemon; of a purged batch nothing is left, and its old owners touch nothing of its next life; and from every world,
+once faults stop, every batch is answered and nothing of it is left.
 
 EXPLORE=long in the environment walks larger worlds, for minutes.
 """
@@ -25,13 +26,20 @@ from tests.fixtures.explorer_world import TIMING, World
 
 SMALL: dict[str, dict[str, Any]] = {
     "attach": {"faults": 1},
+    "attach, two batches": {"faults": 0, "batches": 2},
+    "attach, two nodes with a daemon each": {"faults": 1, "nodes": 2, "kinds": {"crash", "daemon"}},
     "one-shot, two candidates": {"faults": 1, "n": 2, "attach": False},
+    "one-shot, two batches": {"faults": 1, "batches": 2, "attach": False, "kinds": {"crash", "purge"}},
     "one-shot, two faults": {"faults": 2, "attach": False, "kinds": {"crash", "pause", "bells"}},
     "one-shot, short deadline": {"faults": 1, "attach": False, "deadline_ms": 4},
 }
 LARGE: dict[str, dict[str, Any]] = {
     "attach, two faults": {"faults": 2},
     "attach, two candidates": {"faults": 1, "n": 2},
+    "attach, two batches and a fault": {"faults": 1, "batches": 2},
+    "attach, two purges": {"faults": 2, "kinds": {"purge", "crash"}},
+    "attach, two nodes, two faults": {"faults": 2, "nodes": 2, "kinds": {"crash", "pause", "daemon"}},
+    "one-shot, two batches, two faults": {"faults": 2, "batches": 2, "attach": False, "kinds": {"crash", "bells"}},
     "attach, two candidates, two kills or pauses": {"faults": 2, "n": 2, "kinds": {"crash", "pause"}},
     "attach, three kills": {"faults": 3, "kinds": {"crash"}},
     "attach, short deadline": {"faults": 1, "deadline_ms": 4},
@@ -48,6 +56,7 @@ SIZES = {**SMALL, **(LARGE if LONG else {})}
 def test_no_order_of_events_breaks_a_rule(size: str) -> None:
     walk = Explorer(**SIZES[size]).walk()
     assert walk.statuses["graded"] > 0
+    assert (walk.statuses["purged"] > 0) == ("purge" in SIZES[size].get("kinds", KINDS) and SIZES[size]["faults"] > 0)
     assert (walk.statuses["expired"] > 0) == ("deadline" in size)
     if "crash" in SIZES[size].get("kinds", KINDS) and SIZES[size]["faults"] >= TIMING.max_blame:
         assert walk.statuses["quarantined"] > 0
@@ -57,52 +66,70 @@ def test_no_order_of_events_breaks_a_rule(size: str) -> None:
 # what a worker and a janitor may do.
 
 
-def _verdict_of_anybody(store: Store, owner: str, fence: int, index: int) -> Step:
+def _verdict_of_anybody(store: Store, _k: str, owner: str, fence: int, index: int) -> Step:
     batch = store.batch
     if batch is None or batch.status.value != "running":
         return store, ("FENCED",)
     return t.verdict(store, owner=batch.owner, fence=batch.fence, index=index, blob=b"%d under %d" % (index, fence))
 
 
-def _verdict_overwritten(store: Store, owner: str, fence: int, index: int) -> Step:
+def _verdict_overwritten(store: Store, k: str, owner: str, fence: int, index: int) -> Step:
     emptied = replace(store, verdicts=tuple(item for item in store.verdicts if item[0] != index))
-    return explorer_world.CALLS["verdict"](emptied, owner, fence, index)
+    return explorer_world.CALLS["verdict"](emptied, k, owner, fence, index)
 
 
-def _published_by_anybody(store: Store, owner: str, fence: int, fill: str) -> Step:
+def _published_by_anybody(store: Store, k: str, owner: str, fence: int, fill: str) -> Step:
     batch = store.batch
     if batch is None or not batch.owner:
-        return explorer_world.CALLS["publish"](store, owner, fence, fill)
+        return explorer_world.CALLS["publish"](store, k, owner, fence, fill)
     after, reply = t.publish(store, TIMING, owner=batch.owner, fence=batch.fence, fill=fill, detail="", infra={})
     return after, ("OK",) if reply[0] == "MISSING" else reply
 
 
-def _claimed_without_ledger(store: Store, owner: str, worker: str) -> Step:
-    return t.claim(replace(store, ledger=()), TIMING, owner=owner, worker=worker, node=explorer_world.NODE)
+def _claimed_without_ledger(store: Store, _k: str, owner: str, worker: str, node: str) -> Step:
+    return t.claim(replace(store, ledger=()), TIMING, owner=owner, worker=worker, node=node)
 
 
-def _claimed_unsettled(store: Store, owner: str, worker: str) -> Step:
+def _claimed_under_a_living_lease(store: Store, _k: str, owner: str, worker: str, node: str) -> Step:
     taken = store if store.batch is None else replace(store, batch=replace(store.batch, lease_until=0))
     calm = replace(taken, clock=(store.now, 1))
-    return t.claim(calm, TIMING, owner=owner, worker=worker, node=explorer_world.NODE)
+    return t.claim(calm, TIMING, owner=owner, worker=worker, node=node)
 
 
-def _never_rung_again(store: Store) -> Step:
-    after, reply = explorer_world._mend(store)
+def _purged_but_for_the_verdicts(store: Store, k: str) -> Step:
+    after, reply = explorer_world.CALLS["purge"](store, k)
+    return replace(after, verdicts=store.verdicts), reply
+
+
+def _purged_but_pending(store: Store, k: str) -> Step:
+    after, reply = explorer_world.CALLS["purge"](store, k)
+    return replace(after, owned=store.owned), reply
+
+
+def _buried_with_every_batch(store: Store, k: str, node: str, worker: str) -> Step:
+    batch = store.batch
+    if batch is None or not batch.owner:
+        return explorer_world.CALLS["bury"](store, k, node, worker)
+    after, reply = explorer_world.CALLS["bury"](store, k, batch.node, batch.worker)
+    return replace(after, alive=store.alive - {worker}), reply
+
+
+def _never_rung_again(store: Store, k: str) -> Step:
+    after, reply = explorer_world.CALLS["mend"](store, k)
     return (store, ()) if reply and reply[0] in ("LOOK", "RUNG") else (after, reply)
 
 
-def _note_without_owner(store: Store, owner: str, fence: int, index: int, session: int) -> Step:
+def _note_without_owner(store: Store, k: str, owner: str, fence: int, index: int, session: int, node: str) -> Step:
     batch = store.batch
     if batch is None or batch.status.value != "running":
-        return explorer_world.CALLS["note"](store, owner, fence, index, session)
-    return explorer_world.CALLS["note"](store, batch.owner, batch.fence, index, session)
+        return explorer_world.CALLS["note"](store, k, owner, fence, index, session, node)
+    return explorer_world.CALLS["note"](store, k, batch.owner, batch.fence, index, session, node)
 
 
-def _released_by_anybody(store: Store, owner: str, fence: int, mode: str, drop: bool) -> Step:
+def _released_by_anybody(store: Store, k: str, owner: str, fence: int, mode: str, drop: bool) -> Step:
     batch = store.batch
     who = (owner, fence) if batch is None or not batch.owner else (batch.owner, batch.fence)
-    return explorer_world.CALLS["release"](store, *who, mode, drop)
+    return explorer_world.CALLS["release"](store, k, *who, mode, drop)
 
 
 @pytest.mark.parametrize(
@@ -112,8 +139,16 @@ def _released_by_anybody(store: Store, owner: str, fence: int, mode: str, drop: 
         ("claim", _claimed_without_ledger, {"faults": 1, "kinds": {"crash"}}, "although it did in"),
         ("verdict", _verdict_of_anybody, {"faults": 1, "kinds": {"pause"}}, "although it is not the owner"),
         ("publish", _published_by_anybody, {"faults": 1, "kinds": {"pause"}}, "although it is not the owner"),
-        ("claim", _claimed_unsettled, {"faults": 1, "kinds": {"bells"}}, "w. is robbed of its batch"),
+        ("claim", _claimed_under_a_living_lease, {"faults": 1, "kinds": {"bells"}}, "w. is robbed of its batch"),
         ("mend", _never_rung_again, {"faults": 1, "kinds": {"bells"}}, "never answered"),
+        ("purge", _purged_but_for_the_verdicts, {"faults": 1, "kinds": {"purge"}}, "is left of a"),
+        ("purge", _purged_but_pending, {"faults": 1, "kinds": {"purge"}}, "never cleaned up"),
+        (
+            "bury",
+            _buried_with_every_batch,
+            {"faults": 1, "batches": 2, "attach": False, "kinds": {"crash"}},
+            "lives|robbed",
+        ),
         ("note", _note_without_owner, {"faults": 1, "kinds": {"pause"}}, "deletes session|although"),
     ]
     + LONG * [("release", _released_by_anybody, {"faults": 2, "kinds": {"pause", "give back"}}, "although|is robbed")],
@@ -151,7 +186,14 @@ def _deletes_what_was_noted(
 
 
 def _reaps_whatever_is_in_no_ledger(moves: Moves, world: World, session: Any) -> bool:
-    return look(moves.store(world).ledger, session.index) != b"%d" % session.id
+    return look(moves.store(world, session.batch).ledger, session.index) != b"%d" % session.id
+
+
+def _reaps_what_another_daemon_has(moves: Moves, world: World, session: Any) -> bool:
+    """Goes by the node that the batch is on now."""
+    return (
+        RIGHT_REAPABLE(moves, world, session) or moves.store(world, session.batch).known.node != f"n{session.node + 1}"
+    )
 
 
 def _never_reaps(moves: Moves, world: World, session: Any) -> bool:
@@ -160,6 +202,7 @@ def _never_reaps(moves: Moves, world: World, session: Any) -> bool:
 
 RIGHT_VERDICT = Moves._heard_verdict
 RIGHT_NOTE = Moves._heard_note
+RIGHT_REAPABLE = Moves.reapable
 
 
 @pytest.mark.parametrize(
@@ -167,6 +210,12 @@ RIGHT_NOTE = Moves._heard_note
     [
         ("_heard_verdict", _deletes_when_refused, {"faults": 2, "kinds": {"pause"}}, "deletes session|although"),
         ("reapable", _reaps_whatever_is_in_no_ledger, {"faults": 0}, "the janitor deletes session 1, which"),
+        (
+            "reapable",
+            _reaps_what_another_daemon_has,
+            {"faults": 1, "nodes": 2, "kinds": {"crash"}},
+            "the janitor deletes session 1, which",
+        ),
         ("reapable", _never_reaps, {"faults": 1, "kinds": {"crash"}}, "never cleaned up"),
     ]
     + LONG * [("_heard_note", _deletes_what_was_noted, {"faults": 2, "kinds": {"pause", "resend"}}, "deletes session")],
