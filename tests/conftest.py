@@ -11,6 +11,7 @@ pytest_plugins = (
     "tests.fixtures.own_daemon",
     "tests.fixtures.worker_batches",
     "tests.fixtures.recovery",
+    "tests.fixtures.crashes",
     "tests.fixtures.workers",
     "tests.fixtures.trainers",
 )
