@@ -55,7 +55,7 @@ def test_an_exec_whose_answer_was_lost_is_healed_in_its_own_session(
     assert {event["code"] for event in retried} == {"ambiguous"}
     assert len(retried) == 3
     # Each in the one session that its candidate had from the start.
-    assert len(started.events("session_deleted", k=k)) == 3
+    assert len(started.wait_for("session_deleted", count=3, k=k)) == 3
     assert started.stop() == 0
     audit.check_each_answered_once()
 
