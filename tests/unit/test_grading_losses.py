@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -184,6 +185,17 @@ def test_who_does_it_each_time_never_escapes(way: str, script: list[str]) -> Non
     found = Case(way, *script)
     assert found.run() == "killed"
     assert found.node.forks <= 3
+
+
+def test_a_session_in_which_something_else_ran_is_replaced_and_no_witness() -> None:
+    found = Case("sessions")
+    assert found.run() == "fine"
+    [session] = found.node.sessions
+    del found.node.sessions[session]
+    found.node.lost[session] = (410, "session_gone")
+    found.request = replace(found.request, exec_id="k-0-1")
+    assert found.run() == "fine"
+    assert (found.losses, found.node.forks, found.node.controls) == ([], 2, 0)
 
 
 def _timed_out() -> AmbiguousError:
