@@ -36,7 +36,7 @@ SMALL: dict[str, dict[str, Any]] = {
 LARGE: dict[str, dict[str, Any]] = {
     "attach, two faults": {"faults": 2},
     "attach, two candidates": {"faults": 1, "n": 2},
-    "attach, two batches and a fault": {"faults": 1, "batches": 2},
+    "attach, two batches, a kill": {"faults": 1, "batches": 2, "kinds": {"crash"}},
     "attach, two purges": {"faults": 2, "kinds": {"purge", "crash"}},
     "attach, two nodes, two faults": {"faults": 2, "nodes": 2, "kinds": {"crash", "pause", "daemon"}},
     "one-shot, two batches, two faults": {"faults": 2, "batches": 2, "attach": False, "kinds": {"crash", "bells"}},
