@@ -170,7 +170,7 @@ def _cgroups(facts: CgroupFacts) -> Finding:
             "`systemd-run --user --scope -p Delegate=yes`; in a container, with /sys/fs/cgroup writable"
         )
     else:
-        remedy = f"{weaker}: start the daemon as root, or give its user folders of its own in these hierarchies"
+        remedy = f"{weaker}: start the daemon as root, or in groups of these hierarchies that its user owns"
     return Finding(
         name=name, found=f"{kind}, and not this user's to divide ({facts.own})", state="weaker", remedy=remedy
     )
