@@ -28,7 +28,7 @@ FOR_EVER = {
     "rq:finished:grade": "rq's registry: its own cleaning takes what is due out",
     "rq:failed:grade": "rq's registry: its own cleaning takes what is due out",
 }
-"""Keys without a lifetime, and whose they are."""
+"""Keys without a lifetime, and whose they are. No rq job is among them."""
 
 
 def said(what: object) -> str:
@@ -41,9 +41,7 @@ def record(tmp_path_factory: pytest.TempPathFactory, sandbox_daemon: RunningDaem
     if not find_servers():
         pytest.skip("no Redis or Valkey server on this machine")
     print(f"\n{said(f'{PLAN.batches} batches of {PLAN.k}, {sum(PLAN.faults.values())} faults')}", flush=True)
-    found = run_chaos(tmp_path_factory.mktemp("chaos"), SEED, PLAN)
-    print(f"\n{found.report()}", flush=True)
-    return found
+    return run_chaos(tmp_path_factory.mktemp("chaos"), SEED, PLAN)
 
 
 def test_every_fault_of_the_schedule_struck(record: Record) -> None:
@@ -108,8 +106,6 @@ def test_nothing_is_left_to_do(record: Record) -> None:
 def test_no_key_is_without_an_owner_or_a_lifetime(record: Record) -> None:
     endless = sorted(name for name, ms in record.lifetimes.items() if ms == -1 and name not in FOR_EVER)
     assert not endless, said(endless)
-    jobs = [name for name in record.lifetimes if name.startswith("rq:job:")]
-    assert all(record.lifetimes[name] > 0 for name in jobs), said("an rq job without a lifetime")
 
 
 def test_everything_stopped_in_order_and_nothing_of_ours_failed(record: Record) -> None:
