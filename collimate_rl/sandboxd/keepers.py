@@ -15,7 +15,7 @@ from collimate_rl.sandboxd.zygotes import Zygote, ZygotePlan, bringup_failed
 
 log = logging.getLogger(__name__)
 _REPLACEMENT_WAIT_S = 10.0
-_BACKOFF_S = (0.0, 0.1, 0.5, 2.0, 10.0, 60.0)
+_BACKOFF_S = (0.0, 0.1, 0.5, 2.0, 10.0, 30.0)
 
 
 def template_failed(reason: str) -> CollimateError:
