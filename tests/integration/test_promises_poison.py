@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -60,6 +63,12 @@ def test_suspects_run_alone_and_last_and_the_innocent_are_graded(node: StartNode
     check_nothing_is_left(client)
 
 
+def looked(*words: str, redis_url: str) -> str:
+    """What `python -m worker …` says."""
+    command = [sys.executable, "-m", "worker", *words, "--redis-url", redis_url]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+
+
 def kill_owner(started: Node, k: str, turn: int) -> None:
     """kill -9 of the batch's owner number `turn`, and wait until it is buried."""
     worker = started.wait_for("batch_claimed", count=turn, k=k)[turn - 1]["worker"]
@@ -67,9 +76,9 @@ def kill_owner(started: Node, k: str, turn: int) -> None:
     started.wait_for("buried", buried=worker)
 
 
-def test_a_batch_without_progress_still_answers_when_everybody_is_a_suspect(node: StartNode, audit: Audit) -> None:
+def test_quarantined_by_three_deaths_and_graded_once_released(node: StartNode, audit: Audit, redis_url: str) -> None:
     started = node(slots=8, timing=HASTY)
-    k = audit.submit([slow(20)], timeout_seconds=40)
+    k = audit.submit([slow(8)], timeout_seconds=40)
     for turn in (1, 2, 3):
         started.wait_for("batch_claimed", count=turn, k=k)
         if turn > 1:
@@ -78,6 +87,12 @@ def test_a_batch_without_progress_still_answers_when_everybody_is_a_suspect(node
     result = audit.result(k)
     assert [(v.reward, v.error_code) for v in result.results] == [(None, "quarantined")]
     assert len(started.events("batch_claimed", k=k)) == 3
+    assert k in looked("quarantine", "list", redis_url=redis_url)
+    assert "time.sleep(8)" in looked("quarantine", "show", k, redis_url=redis_url)
+    again = json.loads(looked("--json", "quarantine", "release", k, redis_url=redis_url))["k"]
+    assert "nothing is in quarantine" in looked("quarantine", "list", redis_url=redis_url)
+    assert audit.rewards(again) == [1.0]
+    assert "0 unanswered batches" in looked("status", redis_url=redis_url)
     assert started.stop() == 0
     audit.check_each_answered_once()
     check_nothing_is_left(audit.queue.client)
