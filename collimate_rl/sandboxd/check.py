@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from collimate_rl.errors import CollimateError
@@ -31,13 +31,15 @@ _MARKS = {"ok": "ok", "weaker": "weaker", "doubtful": "?", "missing": "MISSING"}
 class Trial:
     """What came of bringing up a jail. `problem` None: it ran an exec, in `first_ms`, and then in `warm_ms` (median).
 
-    `uses` is what health would tell of the isolation.
+    `failed` are the templates that would answer nothing, and why; the others serve. `uses` is what health would tell
+    of the isolation.
     """
 
     problem: str | None
     bringup_ms: float | None = None
     first_ms: float | None = None
     warm_ms: float | None = None
+    failed: Mapping[str, str] = field(default_factory=dict)
     uses: Mapping[str, Any] | None = None
 
 
@@ -73,7 +75,7 @@ def _version(bwrap: str) -> str:
 
 
 def bring_up(config: DaemonConfig) -> Trial:
-    """One warm interpreter per kind of template, and in each an exec; nothing is left of them."""
+    """One warm interpreter per kind of template, and in a fork of each an exec; nothing is left of them."""
     backend = make_backend(replace(config, isolation="namespaces", zygotes=1))
     began = time.monotonic()
     try:
@@ -82,19 +84,27 @@ def bring_up(config: DaemonConfig) -> Trial:
         return Trial(problem=str(exc))
     bringup_ms = (time.monotonic() - began) * 1000
     try:
-        templates = {template: name for name, template in list(config.templates.items())[::-1]}
-        times = {name: _exec_ms(backend, template) for template, name in templates.items()}
-        name, template = next(iter(config.templates.items()))
+        names = {template: name for name, template in list(config.templates.items())[::-1]}
+        first, failed = {}, {}
+        for template in dict.fromkeys(config.templates.values()):
+            try:
+                first[template] = _exec_ms(backend, template)
+            except CollimateError as exc:
+                failed[names[template]] = str(exc)
+        if not first:
+            return Trial(problem=f"no exec ran: {next(iter(failed.values()))}", bringup_ms=bringup_ms, failed=failed)
+        template, first_ms = next(iter(first.items()))
         warm = sorted(_exec_ms(backend, template) for _ in range(_WARM_EXECS))
         return Trial(
             problem=None,
             bringup_ms=bringup_ms,
-            first_ms=times[name],
+            first_ms=first_ms,
             warm_ms=warm[_WARM_EXECS // 2],
+            failed=failed,
             uses=backend.facts(),
         )
     except CollimateError as exc:
-        return Trial(problem=f"a jail came up, and an exec in it failed: {exc}", bringup_ms=bringup_ms)
+        return Trial(problem=f"a jail came up and ran an exec, and then failed: {exc}", bringup_ms=bringup_ms)
     finally:
         backend.close()
 
@@ -120,6 +130,7 @@ def as_text(found: list[Finding], trial: Trial) -> str:
     assert trial.uses is not None
     lines += ["", "uses", f"  isolation namespaces, control groups {trial.uses['cgroups']}"]
     lines += [f"  {note}" for note in trial.uses["notes"]]
+    lines += [f"  template {name} would serve nothing: {why}" for name, why in trial.failed.items()]
     lines.append(f"  a jail came up in {trial.bringup_ms:.0f} ms; its first exec took {trial.first_ms:.1f} ms, then")
     lines.append(f"  {trial.warm_ms:.1f} ms (median of {_WARM_EXECS}: fork, isolate, run a shell, confirm its end)")
     return "\n".join([*lines, "", "would serve"])

@@ -215,6 +215,14 @@ def interpreter(executable: str, user: JailUser, *, uid: int) -> Finding:
     )
 
 
+def language(program: str) -> Finding:
+    """A template's interpreter that is no Python."""
+    if os.path.isfile(program) and os.access(program, os.X_OK):
+        return Finding(name="interpreter", found=program)
+    remedy = "install it, or name another in the template"
+    return Finding(name="interpreter", found=f"there is no program {program}", state="missing", remedy=remedy)
+
+
 def remedies() -> str:
     """What this host lacks or may lack, as sentences for an error; "" when nothing is to be seen."""
     if not os.path.isdir("/proc/self"):

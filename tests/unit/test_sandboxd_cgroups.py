@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -197,3 +198,32 @@ def test_no_more_than_enough_empty_groups_are_kept(tmp_path: Path, monkeypatch: 
     assert len([path for path in tmp_path.iterdir() if path.is_dir()]) == 2
     groups.close()
     assert not tmp_path.exists()
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES, errno.EPERM])
+def test_a_group_that_is_not_this_users_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    attempts: list[str] = []
+
+    def refuse(folder: str) -> None:
+        attempts.append(folder)
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "rmdir", refuse)
+    cgroups.sweep(str(tmp_path))
+    assert attempts == [str(tmp_path)]
+
+
+def test_processes_of_another_user_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cgroup.procs").write_text("12\n13\n")
+    asked: list[int] = []
+
+    def refuse(pid: int, _signal: int) -> None:
+        asked.append(pid)
+        raise PermissionError
+
+    monkeypatch.setattr(os, "kill", refuse)
+    monkeypatch.setattr(cgroups, "_remove_folder", lambda _folder: False)
+    cgroups.sweep(str(tmp_path))
+    assert asked == [12, 13]

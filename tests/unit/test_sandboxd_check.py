@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -279,6 +280,8 @@ def test_an_interpreter_below_a_closed_home(tmp_path: Path, monkeypatch: pytest.
     assert (closed.state, "can't enter" in closed.found) == ("missing", True)
     monkeypatch.undo()
     assert findings.interpreter("/no/python", JailUser(uid=None, staged=False), uid=1000).state == "missing"
+    assert findings.language("/bin/sh").state == "ok"
+    assert findings.language("/no/node").state == "missing"
 
 
 FOUND = [Finding(name="kernel", found="Linux"), Finding(name="/proc", found="covered", state="missing", remedy="do x")]
@@ -293,6 +296,8 @@ def test_reports() -> None:
     assert "5.2 ms" in text
     assert "no control groups" in text
     assert text.endswith("\n\nwould serve")
+    partly = replace(TRIAL, failed={"node": "no such program"})
+    assert "template node would serve nothing: no such program" in as_text(FOUND, partly)
     assert as_text(FOUND, Trial(problem="no namespaces")).endswith("\n\nrefuses: no namespaces")
     document = json.loads(as_document(FOUND, TRIAL))
     assert document["serves"] is True

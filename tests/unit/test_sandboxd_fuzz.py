@@ -11,7 +11,7 @@ import os
 import re
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -146,6 +146,9 @@ class EchoBackend:
     def create(self, template: Template) -> EchoBox:
         return EchoBox()
 
+    def failure(self, template: Template) -> str | None:
+        return None
+
     def facts(self) -> dict[str, Any]:
         return {}
 
@@ -154,6 +157,7 @@ class EchoBackend:
 
 class EchoBox:
     fork_ms = 0.0
+    endpoints: Mapping[int, str] = {}
 
     def run(self, request: Exec) -> Outcome:
         return EchoBackend().run_once(Template(), request)
