@@ -16,6 +16,10 @@ from collimate_rl.sandboxd.zygotes import Zygote, ZygotePlan, bringup_failed
 log = logging.getLogger(__name__)
 _REPLACEMENT_WAIT_S = 10.0
 _BACKOFF_S = (0.0, 0.1, 0.5, 2.0, 10.0, 30.0)
+"""Before the next attempt, by how many have failed in a row."""
+_REBIRTH_S = (0.0, 0.0, 0.0, 0.5, 2.0)
+"""Before the next, by how many died in a row soon after they came up: one that always does must not starve the rest."""
+_YOUNG_S = 10.0
 
 
 def template_failed(reason: str) -> CollimateError:
@@ -47,10 +51,15 @@ class ZygoteKeeper:
         """Begin to start them."""
         self._thread.start()
 
-    def settle(self) -> str | None:
-        """Wait until the first attempt is over: why it failed, or None."""
-        self._settled.wait()
-        return self.failure
+    def settle(self, timeout_s: float | None = None) -> None:
+        """Wait until the first attempt is over."""
+        self._settled.wait(timeout_s)
+
+    @property
+    def is_up(self) -> bool:
+        """Whether there is a zygote."""
+        with self._changed:
+            return bool(self._living())
 
     @property
     def failure(self) -> str | None:
@@ -93,6 +102,7 @@ class ZygoteKeeper:
     def _keep(self) -> None:
         failures = 0 if self._fill() else 1
         self._settled.set()
+        young = 0
         while True:
             poll = select.poll()
             poll.register(self._stop, select.POLLIN | select.POLLHUP)
@@ -100,16 +110,17 @@ class ZygoteKeeper:
             for fd in owners:
                 poll.register(fd, select.POLLHUP)
             short = len(self._zygotes) < self._count
-            pause = _BACKOFF_S[min(failures, len(_BACKOFF_S) - 1)] * 1000 if short else None
-            events = [fd for fd, _ in poll.poll(pause)]
+            pause = max(_BACKOFF_S[min(failures, len(_BACKOFF_S) - 1)], _REBIRTH_S[min(young, len(_REBIRTH_S) - 1)])
+            events = [fd for fd, _ in poll.poll(pause * 1000 if short else None)]
             if self._stop in events:
                 break
             for fd in events:
                 log.warning("template %s: a warm interpreter died; starting another", self._names)
                 with self._changed:
                     self._zygotes.remove(owners[fd])
+                young = young + 1 if owners[fd].age_s() < _YOUNG_S else 0
                 owners[fd].close()
-            if short or events:
+            if short and not events:
                 failures = 0 if self._fill() else failures + 1
         for zygote in self._zygotes:
             zygote.close()
@@ -122,7 +133,7 @@ class ZygoteKeeper:
             # One by one: what was started before one that could not be is ended below.
             starting.extend(Zygote(plan) for _ in range(self._count - len(self._zygotes)))
             while starting:
-                starting[0].wait_ready()
+                starting[0].wait_ready(stop=self._stop)
                 self._tell(None, starting.pop(0))
         except (OSError, ValueError, IsolationUnavailable) as exc:
             for zygote in starting:

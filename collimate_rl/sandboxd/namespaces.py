@@ -33,6 +33,7 @@ from collimate_rl.sandboxd.wire import Exec
 from collimate_rl.sandboxd.zygotes import bringup_failed
 
 log = logging.getLogger(__name__)
+_SETTLE_S = 15.0
 
 
 class NamespaceBackend:
@@ -95,10 +96,21 @@ class NamespaceBackend:
             plan = partial(planner.plan, number, template)
             keeper = self._keepers[template] = ZygoteKeeper(names, plan, self._count)
             keeper.start()
-        failures = [keeper.settle() for keeper in self._keepers.values()]
-        if all(failures):
+        self._settle()
+
+    def _settle(self) -> None:
+        """Until every template is up or has failed; one that takes long is not waited for once another is up."""
+        keepers = tuple(self._keepers.values())
+        deadline = time.monotonic() + _SETTLE_S
+        for keeper in keepers:
+            keeper.settle(max(deadline - time.monotonic(), 0.0))
+        for keeper in keepers:
+            if any(other.is_up for other in keepers):
+                return
+            keeper.settle()
+        if not any(keeper.is_up for keeper in keepers):
             # None of them: then it is this machine rather than a template.
-            raise IsolationUnavailable(str(failures[0]))
+            raise IsolationUnavailable(str(keepers[0].failure))
 
     def run_once(self, template: Template, request: Exec) -> Outcome:
         """Fork, run, discard. A fork that died before it began raises session_bringup_failed."""

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +44,7 @@ class Zygote:
     def __init__(self, plan: ZygotePlan) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.control = ours
+        self._ready_at = 0.0
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  (closed by close)
         try:
             with theirs, tempfile.TemporaryFile() as settings:
@@ -62,16 +64,24 @@ class Zygote:
             self._errors.close()
             raise
 
-    def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Until it has imported everything; IsolationUnavailable with its own words when it can't."""
+    def wait_ready(self, timeout_s: float = START_TIMEOUT_S, *, stop: int) -> None:
+        """Until it has imported everything; IsolationUnavailable with its own words when it can't.
+
+        `stop` becomes readable when the daemon goes away, and ends the wait.
+        """
         answer = b""
-        if select.select([self.control], [], [], timeout_s)[0]:
+        woken = select.select([self.control.fileno(), stop], [], [], timeout_s)[0]
+        if woken == [stop]:
+            self._process.kill()
+            raise IsolationUnavailable("the daemon is going away")
+        if woken:
             try:
                 answer = self.control.recv(65536)
             except ConnectionError:
                 # It died before it read anything; its words are in the error file.
                 pass
         said = json.loads(answer) if answer else {}
+        self._ready_at = time.monotonic()
         if not said.get("ready"):
             self._process.kill()
             self._process.wait()
@@ -106,6 +116,10 @@ class Zygote:
             ours.close()
             raise
         return ours, fds[0], fds[1]
+
+    def age_s(self) -> float:
+        """Since it was ready."""
+        return time.monotonic() - self._ready_at
 
     def is_dead(self, within_s: float = 0.0) -> bool:
         """Whether it is gone (its end of the control socket is closed)."""

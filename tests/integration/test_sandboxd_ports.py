@@ -50,7 +50,7 @@ env = {{ PYTHONPATH = "/srv/env" }}
 
 [templates.silent]
 entry = "port_server:silent"
-entry_timeout_s = 1
+entry_timeout_s = {silent_s}
 expose_ports = [8000]
 data = {{ "/srv/env" = "{data}" }}
 env = {{ PYTHONPATH = "/srv/env" }}
@@ -60,13 +60,13 @@ expose_ports = [7000]
 """
 
 
-def started(folder: Path) -> RunningDaemon:
+def started(folder: Path, *, silent_s: int = 1) -> RunningDaemon:
     data = folder / "data"
     data.mkdir(mode=0o755)
     shutil.copy(port_server.__file__, data / "port_server.py")
     (data / "port_server_argv.py").write_text("import port_server\nport_server.main()\n")
     config = folder / "collimate.toml"
-    config.write_text(CONFIG.format(data=data))
+    config.write_text(CONFIG.format(data=data, silent_s=silent_s))
     try:
         return start_daemon("--config", str(config))
     except NoIsolation as exc:
@@ -476,6 +476,23 @@ def test_a_session_that_dies_takes_its_ports_along(daemon: RunningDaemon, served
         read_all(connection)
     eventually(lambda: all(closed(one.address(port)) for port in (8000, 9000)), "its ports are closed")
     eventually(lambda: call(daemon.socket_path, "GET", "/v1/sessions")[1] == [], "it is no session any more")
+
+
+def test_a_drain_does_not_wait_for_a_server_that_never_listens(tmp_path: Path) -> None:
+    own = started(tmp_path, silent_s=300)
+    answers: list[tuple[int, Any]] = []
+    body = {"template_id": "silent"}
+    create_it = threading.Thread(target=lambda: answers.append(call(own.socket_path, "POST", "/v1/sessions", body)))
+    processes = len(descendants(own.pid))
+    create_it.start()
+    eventually(lambda: len(descendants(own.pid)) >= processes + 2, "its server was started")
+    below = descendants(own.pid)
+    assert own.stop() == 0
+    create_it.join(60)
+    assert (answers[0][0], answers[0][1]["error_code"]) == (503, "session_bringup_failed")
+    eventually(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in below), "every process gone")
+    assert "Traceback" not in own.log.read_text()
+    shutil.rmtree(own.folder, ignore_errors=True)
 
 
 def _over(connection: socket.socket) -> bool:

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -310,6 +311,31 @@ def test_one_that_dies_and_can_not_be_replaced(tmp_path: Path) -> None:
         data.mkdir(mode=0o755)
         eventually(lambda: "mine" in call(path, "GET", "/v1/health")[1]["templates"], "up again", timeout_s=90)
         assert run(path, template_id="mine", code="print(2)")["stdout"] == "2\n"
+    finally:
+        assert own.stop() == 0
+        shutil.rmtree(own.folder, ignore_errors=True)
+
+
+def test_one_that_takes_long_or_dies_all_the_time_keeps_nobody_waiting(tmp_path: Path) -> None:
+    """Its imports hang, or end the interpreter a moment after it came up."""
+    data = tmp_path / "data"
+    data.mkdir(mode=0o755)
+    (data / "hangs.py").write_text("import time\ntime.sleep(300)\n")
+    (data / "dies.py").write_text("import signal\nsignal.setitimer(signal.ITIMER_REAL, 0.2)\n")
+    config = tmp_path / "c.toml"
+    shown = f'data = {{ "/data" = "{data}" }}\nenv = {{ PYTHONPATH = "/data" }}\n'
+    config.write_text(f'[templates.slow]\npreload = ["hangs"]\n{shown}[templates.mortal]\npreload = ["dies"]\n{shown}')
+    own = started(config)
+    try:
+        path = own.socket_path
+        for _ in range(20):
+            assert run(path, template_id="py", code="print(1)")["stdout"] == "1\n"
+        status, answer = call(path, "POST", "/v1/exec", {"template_id": "slow", "code": "1"})
+        assert (status, answer["error_code"]) == (503, "session_bringup_failed")
+        assert call(path, "GET", "/v1/health")[1]["status"] == "ok"
+        births = own.log.read_text().count("template mortal: a warm interpreter died")
+        time.sleep(5)
+        assert own.log.read_text().count("template mortal: a warm interpreter died") - births < 20
     finally:
         assert own.stop() == 0
         shutil.rmtree(own.folder, ignore_errors=True)
