@@ -6,7 +6,7 @@ from collimate_rl.client import CollimateClient
 from tests.fixtures.crashes import Faults, StartFaulty, check_nothing_stayed
 from tests.fixtures.recovery import sessions_of
 from tests.fixtures.worker_batches import RIGHT, Audit, slow
-from tests.fixtures.worker_nodes import Node, until
+from tests.fixtures.worker_nodes import HASTY, Node, until
 
 POINTS = (
     "bell_popped",
@@ -41,7 +41,7 @@ def batches_by_point(sleeping: Node, faults: Faults, ks: list[str]) -> dict[str,
 def test_whoever_wakes_up_late_writes_nothing_and_deletes_nothing_of_the_next_owners(
     faulty: StartFaulty, faults: Faults, audit: Audit, daemon: CollimateClient
 ) -> None:
-    sleeping = faulty(",".join(f"{point}=stop" for point in POINTS), processes=len(POINTS), slots=16)
+    sleeping = faulty(",".join(f"{point}=stop" for point in POINTS), processes=len(POINTS), slots=16, timing=HASTY)
     sleeping.wait_for("worker_ready", count=len(POINTS))
     ks = [audit.submit([RIGHT, slow(1.5)], id=f"b{number}", recovery="attach") for number in range(len(POINTS))]
     batches = batches_by_point(sleeping, faults, ks)

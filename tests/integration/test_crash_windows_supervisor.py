@@ -12,7 +12,7 @@ from collimate_rl.protocol import keys
 from tests.fixtures.crashes import Faults, Requests, StartFaulty, check_nothing_stayed
 from tests.fixtures.recovery import execs, sessions_of
 from tests.fixtures.worker_batches import RIGHT, WRONG, Audit, slow
-from tests.fixtures.worker_nodes import Node, until
+from tests.fixtures.worker_nodes import HASTY, Node, until
 from worker.process import start_time
 
 StartNode = Callable[..., Node]
@@ -53,7 +53,7 @@ def test_a_supervisor_killed_while_it_buries_a_worker_finishes_that_in_its_next_
 def test_a_supervisor_killed_before_it_buried_a_worker_and_never_restarted(
     faulty: StartFaulty, faults: Faults, requests_to: Requests, audit: Audit, daemon: CollimateClient
 ) -> None:
-    lost = faulty("noted=kill,death_seen=kill")
+    lost = faulty("noted=kill,death_seen=kill", timing=HASTY)
     k = audit.submit([RIGHT, WRONG], recovery="attach")
     faults.killed("death_seen")
     died(lost)
@@ -95,7 +95,7 @@ def test_a_supervisor_that_slept_over_a_death_buries_nothing_of_the_next_owners(
     faulty: StartFaulty, faults: Faults, audit: Audit, daemon: CollimateClient
 ) -> None:
     """It wakes up with an old belief: that its dead worker owns the batch."""
-    started = faulty("noted=kill,death_seen=stop")
+    started = faulty("noted=kill,death_seen=stop", timing=HASTY)
     k = audit.submit([slow(4)], recovery="attach")
     faults.killed("noted")
     faults.stopped("death_seen")
