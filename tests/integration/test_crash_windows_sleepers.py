@@ -28,13 +28,13 @@ JUDGED_BY = {"verdict_written": (1, 2), "all_judged": (1, 1), "published": (1, 1
 """Which owner judged which candidate, where it wasn't the next one for both. What is unowned has but one."""
 
 
-def batches_by_point(sleeping: Node, faults: Faults, ks: list[str]) -> dict[str, str]:
+def batches_by_point(sleeping: Node, faults: Faults, audit: Audit) -> dict[str, str]:
     """Which batch each sleeper has. Which of the unowned ones it is makes no difference."""
     pids = {point: faults.stopped(point) for point in POINTS}
     names = {pid: name for name, pid in sleeping.child_pids().items()}
-    claimed = {event["worker"]: event["k"] for event in sleeping.events("batch_claimed")}
+    claimed = {event["worker"]: event["k"] for event in sleeping.events("batch_claimed")} | audit.queue.owned("n1")
     found = {point: claimed.get(names[pid]) for point, pid in pids.items()}
-    unowned = iter(sorted(set(ks) - set(found.values())))
+    unowned = iter(sorted(set(audit.ks) - set(found.values())))
     return {point: k or next(unowned) for point, k in found.items()}
 
 
@@ -44,7 +44,7 @@ def test_whoever_wakes_up_late_writes_nothing_and_deletes_nothing_of_the_next_ow
     sleeping = faulty(",".join(f"{point}=stop" for point in POINTS), processes=len(POINTS), slots=16, timing=HASTY)
     sleeping.wait_for("worker_ready", count=len(POINTS))
     ks = [audit.submit([RIGHT, slow(1.5)], id=f"b{number}", recovery="attach") for number in range(len(POINTS))]
-    batches = batches_by_point(sleeping, faults, ks)
+    batches = batches_by_point(sleeping, faults, audit)
     assert set(batches.values()) == set(ks)
     assert audit.answered() == {batches["published"]: 1}
     other = faulty("", "n2", processes=4)
