@@ -22,7 +22,8 @@ class HealthProbe:
         self, backend: Backend, templates: Collection[Template], *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._backend = backend
-        self._templates = tuple(templates)
+        # A plain one first: a server that starts with each probe would cost more than it tells.
+        self._templates = sorted(templates, key=lambda template: template.entry is not None)
         self._clock = clock
         self._lock = threading.Lock()
         self._asked: float | None = None

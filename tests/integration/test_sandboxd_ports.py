@@ -12,7 +12,7 @@ import struct
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -191,8 +191,9 @@ def read_exactly(connection: socket.socket, size: int) -> bytes:
     return data
 
 
-def test_websocket(served: Callable[..., Served]) -> None:
-    with served().connect(8000) as connection:
+def websocket_exchange(one: Served, payloads: Sequence[tuple[bytes, int]]) -> None:
+    """Shake hands, send each payload and see it come back behind a header of that many bytes, and close."""
+    with one.connect(8000) as connection:
         key = base64.b64encode(os.urandom(16))
         connection.sendall(
             b"GET /ws HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
@@ -204,11 +205,15 @@ def test_websocket(served: Callable[..., Served]) -> None:
         accept = base64.b64encode(hashlib.sha1(key + port_server.WEBSOCKET_GUID).digest())
         assert head.startswith(b"HTTP/1.1 101 ")
         assert accept in head
-        for payload, header in ((b"", 2), (b"step", 2), (os.urandom(5000), 4), (os.urandom(70_000), 10)):
+        for payload, header in payloads:
             connection.sendall(websocket_frame(payload))
             assert read_exactly(connection, header + len(payload))[header:] == payload
         connection.sendall(websocket_frame(b"", opcode=8))
         assert read_all(connection) == b"\x88\x00"
+
+
+def test_websocket(served: Callable[..., Served]) -> None:
+    websocket_exchange(served(), [(b"", 2), (b"step", 2), (os.urandom(5000), 4), (os.urandom(70_000), 10)])
 
 
 def test_half_close_and_large_transfers(served: Callable[..., Served]) -> None:
@@ -358,7 +363,7 @@ import ctypes, os
 def tried(what):
     try: return repr(what())
     except OSError as exc: return type(exc).__name__
-print(sorted(int(fd) for fd in os.listdir("/proc/self/fd"))[:3])
+print(sorted(int(fd) for fd in os.listdir("/proc/self/fd")))
 print(tried(lambda: os.listdir("/proc/1/fd")), tried(lambda: open("/proc/1/mem", "rb").read(1)))
 print(tried(lambda: os.readlink("/proc/1/exe")), tried(lambda: open("/proc/1/environ").read()))
 libc = ctypes.CDLL(None, use_errno=True)
@@ -368,7 +373,7 @@ for signal in range(1, 65):
     except OSError: pass
 """
     answer = one.exec(code=look)["stdout"].splitlines()
-    assert answer[0] == "[0, 1, 2]"
+    assert answer[0] == "[0, 1, 2, 3]", "its three streams and the folder that it reads"
     assert answer[1:3] == ["PermissionError PermissionError"] * 2
     assert answer[3] == "-1 -1"
     assert one.ask("peer") == b"'127.0.0.1'", "the server learns nothing of who is outside"
@@ -446,6 +451,11 @@ def test_24_sessions_at_once_and_nothing_left(daemon: RunningDaemon) -> None:
         assert one.exec(command="cat /box/note")["stdout"] == f"{note}\n"
         for _ in range(5):
             assert one.ask("echo", note.encode() * 1000) == note.encode() * 1000
+        websocket_exchange(one, [(note.encode() * 20, 4)] * 5)
+        connection = http.client.HTTPConnection(*one.address(8000), timeout=60)
+        connection.request("POST", "/", body=note)
+        assert connection.getresponse().read().decode() == note
+        connection.close()
         barrier.wait(60)
         left_open = one.connect(line="echo")
         left_open.sendall(b"x")
