@@ -70,7 +70,10 @@ class Zygote:
         `stop` becomes readable when the daemon goes away, and ends the wait.
         """
         answer = b""
-        woken = select.select([self.control.fileno(), stop], [], [], timeout_s)[0]
+        poll = select.poll()
+        poll.register(self.control.fileno(), select.POLLIN)
+        poll.register(stop, select.POLLIN)
+        woken = [fd for fd, _ in poll.poll(timeout_s * 1000)]
         if woken == [stop]:
             self._process.kill()
             raise IsolationUnavailable("the daemon is going away")
