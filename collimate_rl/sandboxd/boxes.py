@@ -13,6 +13,7 @@ from collimate_rl.sandboxd.config import Limits
 from collimate_rl.sandboxd.forks import Fork, session_gone
 from collimate_rl.sandboxd.inside.channel import send_request
 from collimate_rl.sandboxd.running import Running
+from collimate_rl.sandboxd.serving import Serving
 from collimate_rl.sandboxd.wire import Exec
 
 FrameMaker = Callable[[Exec], dict[str, Any]]
@@ -28,11 +29,12 @@ class NamespaceBox:
         limits: Limits,
         make_frame: FrameMaker,
         *,
-        endpoints: Mapping[int, str],
+        serving: Serving | None,
         stop_serving: Callable[[], None],
     ) -> None:
         self.fork_ms = fork_ms
-        self.endpoints = endpoints
+        self.endpoints: Mapping[int, str] = serving.endpoints if serving is not None else {}
+        self._serving = serving
         self._stop_serving = stop_serving
         self._fork = fork
         self._limits = limits
@@ -44,6 +46,11 @@ class NamespaceBox:
         self._gone = False
         self._disposed = False
         self._clean = True
+
+    @property
+    def served_at(self) -> float:
+        """When a connection to an exposed port was last open, by the monotonic clock; 0.0 for never."""
+        return self._serving.served_at if self._serving is not None else 0.0
 
     def alive(self) -> bool:
         """False once it was destroyed or has died."""

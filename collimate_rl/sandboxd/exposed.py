@@ -11,6 +11,7 @@ import os
 import socket
 import struct
 import threading
+import time
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
@@ -79,6 +80,7 @@ class ExposedPorts:
         self._connecting: set[_Pending] = set()
         self._relays: set[Relay] = set()
         self._open = 0
+        self._left_at = 0.0
         self._paused = False
         self._closed = False
         asking.setblocking(False)
@@ -91,6 +93,11 @@ class ExposedPorts:
         for listener in self._listeners:
             listener.setblocking(False)
         self.endpoints = {port: "{}:{}".format(*listener.getsockname()) for listener, port in self._listeners.items()}
+
+    @property
+    def served_at(self) -> float:
+        """When a connection was last open, by the monotonic clock; 0.0 for never."""
+        return time.monotonic() if self._open else self._left_at
 
     def open(self) -> None:
         """In the loop: begin to accept."""
@@ -258,6 +265,7 @@ class ExposedPorts:
         self._left()
 
     def _left(self) -> None:
+        self._left_at = time.monotonic()
         self._open -= 1
         self._places.give_back()
         if self._paused:

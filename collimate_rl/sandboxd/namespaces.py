@@ -159,7 +159,7 @@ class NamespaceBackend:
             (time.monotonic() - began) * 1000,
             self._limits,
             partial(self._frame, template),
-            endpoints=serving.endpoints if serving is not None else {},
+            serving=serving,
             stop_serving=partial(self._stop_serving, serving),
         )
 

@@ -104,6 +104,7 @@ class PlainBox:
 
     fork_ms = 0.0
     endpoints: Mapping[int, str] = {}
+    served_at = 0.0
 
     def __init__(self, template: Template, folder: str, mark: str, limits: Limits) -> None:
         self._interpreter = template.python or sys.executable

@@ -32,6 +32,11 @@ class Serving:
         self._open = True
         self.endpoints: Mapping[int, str] = exposed.endpoints if exposed is not None else {}
 
+    @property
+    def served_at(self) -> float:
+        """When a connection to a port was last open; 0.0 for never."""
+        return self._exposed.served_at if self._exposed is not None else 0.0
+
     def begin(self) -> None:
         """In the loop."""
         if self._entry is not None:

@@ -31,13 +31,17 @@ class Session:
         self.running = 0
         self.exec_count = 0
 
+    def idle_s(self, now: float) -> float:
+        """Since the last exec in it ended, or the last connection to one of its ports."""
+        return 0.0 if self.running else max(now - max(self.last_used, self.box.served_at), 0.0)
+
     def info(self, now: float) -> dict[str, Any]:
         """SessionInfo as on the wire; `label` when there is one."""
         info: dict[str, Any] = {
             "session_id": self.session_id,
             "template_id": self.template_id,
             "age_secs": round(now - self.created, 3),
-            "idle_secs": 0.0 if self.running else round(now - self.last_used, 3),
+            "idle_secs": round(self.idle_s(now), 3),
             "exec_count": self.exec_count,
         }
         if self.label is not None:
@@ -145,8 +149,7 @@ class Sessions:
             found = [
                 session
                 for session in self._sessions.values()
-                if now - session.created > self._age_limit_s
-                or (not session.running and now - session.last_used > self._idle_limit_s)
+                if now - session.created > self._age_limit_s or session.idle_s(now) > self._idle_limit_s
             ]
         return [session for session in found if self.remove(session.session_id) is not None]
 

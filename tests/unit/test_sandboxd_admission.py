@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
 
@@ -89,6 +89,8 @@ def test_drain_refuses_those_in_line_and_waits_for_those_who_run() -> None:
 
 class FakeBox:
     fork_ms = 1.0
+    endpoints: Mapping[int, str] = {}
+    served_at = 0.0
 
     def __init__(self) -> None:
         self.dead = False
@@ -192,6 +194,17 @@ def test_the_dead_are_found_unless_an_exec_is_there_to_report_it(sessions: Sessi
     assert code_of(lambda: sessions.info(first.session_id)) == (410, "session_gone")
 
 
+def test_connections_to_its_ports_count_as_use(sessions: Sessions, clock: Clock) -> None:
+    box = FakeBox()
+    session = sessions.add("py", None, lambda: box)
+    clock.now = 11
+    box.served_at = 5
+    assert sessions.overdue() == []
+    assert session.info(clock.now)["idle_secs"] == 6
+    clock.now = 16
+    assert sessions.overdue() == [session]
+
+
 def test_only_so_many_of_the_gone_are_remembered(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     from collimate_rl.sandboxd import sessions as module
 
@@ -223,6 +236,9 @@ class FakeBackend:
     def create(self, template: Template) -> FakeBox:
         return FakeBox()
 
+    def failure(self, template: Template) -> str | None:
+        return "no such module" if template.preload else None
+
     def facts(self) -> dict[str, object]:
         return {}
 
@@ -233,9 +249,14 @@ def outcome(exit_code: int = 0, output: bytes = b"42\n") -> Outcome:
     return Outcome(exit_code=exit_code, output=output, truncated=False, fork_ms=0, exec_ms=0)
 
 
+def test_health_without_any_template_that_is_up(clock: Clock) -> None:
+    probe = HealthProbe(FakeBackend(), [Template(preload=("down",))], clock=clock)
+    assert probe.problem() == "no template could be brought up: no such module"
+
+
 def test_health_runs_something_and_remembers_it_for_a_while(clock: Clock) -> None:
     backend = FakeBackend()
-    probe = HealthProbe(backend, Template(), clock=clock)
+    probe = HealthProbe(backend, [Template(preload=("down",)), Template()], clock=clock)
     backend.answers = [
         outcome(),
         outcome(exit_code=1),

@@ -158,6 +158,7 @@ class EchoBackend:
 class EchoBox:
     fork_ms = 0.0
     endpoints: Mapping[int, str] = {}
+    served_at = 0.0
 
     def run(self, request: Exec) -> Outcome:
         return EchoBackend().run_once(Template(), request)
