@@ -24,8 +24,8 @@ class Outcome:
 class Box(Protocol):
     """A fork that stays. After `destroy` (or its own death) every exec raises 410 `session_gone`.
 
-    `endpoints`: where its exposed ports are reached on the host, `{port inside: "host:port"}`. `served_at`: when, by the
-    monotonic clock, a connection to one of them was last open; 0.0 for never.
+    `endpoints`: where its exposed ports are reached on the host, `{port inside: "host:port"}`. `served_at`: when a
+    connection to one of them was last open, by the monotonic clock; 0.0 for never.
     """
 
     fork_ms: float

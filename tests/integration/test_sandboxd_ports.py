@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from collimate_rl.local_backend import Limits, LocalCollimateBackend, Template
 from tests.fixtures import port_server
 from tests.fixtures.process_tree import tcp_listeners
 from tests.fixtures.sandbox_daemon import (
@@ -511,6 +512,37 @@ def test_a_drain_does_not_wait_for_a_server_that_never_listens(tmp_path: Path) -
     eventually(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in below), "every process gone")
     assert "Traceback" not in own.log.read_text()
     shutil.rmtree(own.folder, ignore_errors=True)
+
+
+def test_a_session_that_is_only_spoken_to_is_not_idle(daemon: RunningDaemon) -> None:
+    """In this process, so that the limit can be short; and it leaves no descriptor here either."""
+    before = len(os.listdir("/proc/self/fd"))
+    limits = Limits(idle_limit_s=2)
+    templates = {"bare": Template(expose_ports=(7000,))}
+    folder = tempfile.mkdtemp(prefix="sbx", dir="/tmp")
+    with LocalCollimateBackend(templates, unix_socket=f"{folder}/s.sock", limits=limits) as backend:
+        assert backend.unix_socket is not None
+        spoken_to, left_alone = (create(backend.unix_socket, "bare") for _ in range(2))
+        serve = (
+            "import socket, os\ns = socket.create_server(('127.0.0.1', 7000))\n"
+            "if os.fork() == 0:\n    os.dup2(os.open('/dev/null', 1), 1); os.dup2(1, 2)\n"
+            "    c, _ = s.accept()\n    while d := c.recv(9): c.sendall(d)\n"
+        )
+        assert spoken_to.exec(code=serve)["exit_code"] == 0
+        with spoken_to.connect(7000) as connection:
+            eventually(lambda: sessions_of(backend) == [spoken_to.session_id], "the other one is ended", timeout_s=60)
+            time.sleep(3)
+            connection.sendall(b"ping")
+            assert read_exactly(connection, 4) == b"ping"
+        assert closed(left_alone.address(7000))
+        eventually(lambda: sessions_of(backend) == [], "and this one a while after its last connection", timeout_s=60)
+    eventually(lambda: len(os.listdir("/proc/self/fd")) <= before, "as many descriptors as before")
+    shutil.rmtree(folder)
+
+
+def sessions_of(backend: LocalCollimateBackend) -> list[str]:
+    assert backend.unix_socket is not None
+    return [info["session_id"] for info in call(backend.unix_socket, "GET", "/v1/sessions")[1]]
 
 
 def test_without_root() -> None:
