@@ -3,8 +3,10 @@
 Refused with EPERM: what an honest candidate never calls and the kernel's attack surface is made of (mounting,
 tracing, modules, bpf, keyrings, handles to files, clocks, fresh namespaces …). Answered ENOSYS: clone3, since its
 flags lie in memory where a filter can't see them and C libraries then fall back to clone, whose flags it can see;
-and every number above the last one this table knows, x32 calls included. Sockets are limited to the local, inet and
-route families: others, vsock above all, are not bound to a network namespace. A foreign architecture is killed.
+and every number above the last one this table knows, x32 calls included. Sockets, pairs of them too, are limited to
+the local family, to TCP and UDP, and to netlink's routes: others, vsock above all, are not bound to a network
+namespace, and the mere question for a protocol has the host load its module. The limit on core files can't be
+changed, since it is what keeps a crash from starting a helper of the host. A foreign architecture is killed.
 Tables: arch/x86/entry/syscalls/syscall_64.tbl and include/uapi/asm-generic/unistd.h of Linux 6.1.
 """
 
@@ -19,15 +21,24 @@ _LD, _JEQ, _JGE, _JSET, _AND, _RET = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
 _ALLOW = 0x7FFF0000
 _KILL = 0x80000000
 _ERRNO = 0x00050000
+_DONE = _ERRNO
+"""Errno 0: the call does nothing and succeeds."""
 _REFUSED = _ERRNO | errno.EPERM
 _MISSING = _ERRNO | errno.ENOSYS
-_NUMBER, _ARCH, _ARG0, _ARG1 = 0, 4, 16, 24
+_NUMBER, _ARCH = 0, 4
+_ARG0, _ARG1, _ARG2 = 16, 24, 32
+"""Offsets in `struct seccomp_data`; of an argument, its lower half on machines that store that first."""
+_UPPER_HALF = 4
 
 _CLONE_REFUSED = 0x7E028080
 """CLONE_NEWTIME | NEWNS | NEWCGROUP | NEWUTS | NEWIPC | NEWUSER | NEWPID | NEWNET, and CLONE_PARENT, which would make
 a child of the zygote."""
-_SOCKET_FAMILIES = (1, 2, 10, 16)
-"""AF_UNIX, AF_INET, AF_INET6, AF_NETLINK."""
+_LOCAL, _NETLINK, _INET_FAMILIES = 1, 16, (2, 10)
+"""AF_UNIX, AF_NETLINK, AF_INET and AF_INET6."""
+_TYPE_MASK, _INET_TYPES, _INET_PROTOCOLS = 0xF, (1, 2, 3), (0, 6, 17)
+"""SOCK_STREAM, SOCK_DGRAM and SOCK_RAW (which takes a capability); the family's own, TCP, UDP."""
+_NETLINK_ROUTE = 0
+_RLIMIT_CORE = 4
 _TERMINAL_REQUESTS = (0x5412, 0x541C)
 """TIOCSTI and TIOCLINUX type into a terminal."""
 
@@ -42,7 +53,10 @@ class Architecture:
     clone: int
     clone3: int
     socket: int
+    socketpair: int
     ioctl: int
+    setrlimit: int
+    prlimit64: int
 
 
 X86_64 = Architecture(
@@ -51,7 +65,10 @@ X86_64 = Architecture(
     clone=56,
     clone3=435,
     socket=41,
+    socketpair=53,
     ioctl=16,
+    setrlimit=160,
+    prlimit64=302,
     refused={
         "ptrace": 101,
         "syslog": 103,
@@ -83,6 +100,11 @@ X86_64 = Architecture(
         "query_module": 178,
         "quotactl": 179,
         "nfsservctl": 180,
+        "io_setup": 206,
+        "io_destroy": 207,
+        "io_getevents": 208,
+        "io_submit": 209,
+        "io_cancel": 210,
         "lookup_dcookie": 212,
         "clock_settime": 227,
         "vserver": 236,
@@ -109,6 +131,7 @@ X86_64 = Architecture(
         "kexec_file_load": 320,
         "bpf": 321,
         "userfaultfd": 323,
+        "io_pgetevents": 333,
         "io_uring_setup": 425,
         "io_uring_enter": 426,
         "io_uring_register": 427,
@@ -134,8 +157,16 @@ ARM64 = Architecture(
     clone=220,
     clone3=435,
     socket=198,
+    socketpair=199,
     ioctl=29,
+    setrlimit=164,
+    prlimit64=261,
     refused={
+        "io_setup": 0,
+        "io_destroy": 1,
+        "io_submit": 2,
+        "io_cancel": 3,
+        "io_getevents": 4,
         "lookup_dcookie": 18,
         "umount2": 39,
         "mount": 40,
@@ -180,6 +211,7 @@ ARM64 = Architecture(
         "finit_module": 273,
         "bpf": 280,
         "userfaultfd": 282,
+        "io_pgetevents": 292,
         "kexec_file_load": 294,
         "io_uring_setup": 425,
         "io_uring_enter": 426,
@@ -231,6 +263,17 @@ class _Program:
         self.emit(_JEQ, 0, 1, value)
         self.emit(_RET, 0, 0, action)
 
+    def allow_if_among(self, values: tuple[int, ...], otherwise: int) -> None:
+        for position, value in enumerate(values):
+            self.emit(_JEQ, len(values) - position, 0, value)
+        self.emit(_RET, 0, 0, otherwise)
+        self.emit(_RET, 0, 0, _ALLOW)
+
+    def when(self, value: int, rules: _Program) -> None:
+        """Rules of their own, each way through them ending in an answer, for when the accumulator has this value."""
+        self.emit(_JEQ, 0, len(rules._instructions), value)
+        self._instructions += rules._instructions
+
     def pack(self) -> bytes:
         return b"".join(struct.pack("=HBBI", *instruction) for instruction in self._instructions)
 
@@ -252,13 +295,10 @@ def _base(architecture: Architecture) -> bytes:
     for name, number in architecture.refused.items():
         if name not in _FORK_NEEDS:
             program.answer_if_equal(number, _REFUSED)
-    families = len(_SOCKET_FAMILIES)
-    program.emit(_JEQ, 0, 3 + families, architecture.socket)
-    program.emit(_LD, 0, 0, _ARG0)
-    for position, family in enumerate(_SOCKET_FAMILIES):
-        program.emit(_JEQ, families - position, 0, family)
-    program.emit(_RET, 0, 0, _ERRNO | errno.EAFNOSUPPORT)
-    program.emit(_RET, 0, 0, _ALLOW)
+    program.when(architecture.socket, _socket_rules())
+    program.when(architecture.socketpair, _socketpair_rules())
+    program.when(architecture.setrlimit, _setrlimit_rules())
+    program.when(architecture.prlimit64, _prlimit_rules())
     requests = len(_TERMINAL_REQUESTS)
     program.emit(_JEQ, 0, 1 + requests, architecture.ioctl)
     program.emit(_LD, 0, 0, _ARG1)
@@ -267,6 +307,59 @@ def _base(architecture: Architecture) -> bytes:
     program.emit(_RET, 0, 0, _ALLOW)
     program.emit(_RET, 0, 0, _REFUSED)
     return program.pack()
+
+
+def _socket_rules() -> _Program:
+    netlink = _Program()
+    netlink.emit(_LD, 0, 0, _ARG2)
+    netlink.allow_if_among((_NETLINK_ROUTE,), _ERRNO | errno.EPROTONOSUPPORT)
+    inet = _Program()
+    inet.emit(_LD, 0, 0, _ARG1)
+    inet.emit(_AND, 0, 0, _TYPE_MASK)
+    for position, kind in enumerate(_INET_TYPES):
+        inet.emit(_JEQ, len(_INET_TYPES) - position, 0, kind)
+    inet.emit(_RET, 0, 0, _ERRNO | errno.ESOCKTNOSUPPORT)
+    inet.emit(_LD, 0, 0, _ARG2)
+    inet.allow_if_among(_INET_PROTOCOLS, _ERRNO | errno.EPROTONOSUPPORT)
+    rules = _Program()
+    rules.emit(_LD, 0, 0, _ARG0)
+    rules.answer_if_equal(_LOCAL, _ALLOW)
+    rules.when(_NETLINK, netlink)
+    for family in _INET_FAMILIES:
+        rules.when(family, inet)
+    rules.emit(_RET, 0, 0, _ERRNO | errno.EAFNOSUPPORT)
+    return rules
+
+
+def _socketpair_rules() -> _Program:
+    rules = _Program()
+    rules.emit(_LD, 0, 0, _ARG0)
+    rules.allow_if_among((_LOCAL,), _ERRNO | errno.EAFNOSUPPORT)
+    return rules
+
+
+def _setrlimit_rules() -> _Program:
+    """Answered as if it had been done: programs that want no core file have none."""
+    rules = _Program()
+    rules.emit(_LD, 0, 0, _ARG0)
+    rules.answer_if_equal(_RLIMIT_CORE, _DONE)
+    rules.emit(_RET, 0, 0, _ALLOW)
+    return rules
+
+
+def _prlimit_rules() -> _Program:
+    """The same; a mere question, without values to set, is answered by the kernel."""
+    change = _Program()
+    change.emit(_LD, 0, 0, _ARG2)
+    change.emit(_JEQ, 0, 3, 0)
+    change.emit(_LD, 0, 0, _ARG2 + _UPPER_HALF)
+    change.answer_if_equal(0, _ALLOW)
+    change.emit(_RET, 0, 0, _DONE)
+    rules = _Program()
+    rules.emit(_LD, 0, 0, _ARG1)
+    rules.when(_RLIMIT_CORE, change)
+    rules.emit(_RET, 0, 0, _ALLOW)
+    return rules
 
 
 def _seal(architecture: Architecture) -> bytes:

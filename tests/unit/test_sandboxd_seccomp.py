@@ -10,7 +10,9 @@ import pytest
 from collimate_rl.sandboxd.seccomp import ARCHITECTURES, ARM64, X86_64, Architecture, Filters, build_filters
 
 ALLOW, KILL = 0x7FFF0000, 0x80000000
-EPERM, ENOSYS, EAFNOSUPPORT = (0x00050000 | number for number in (errno.EPERM, errno.ENOSYS, errno.EAFNOSUPPORT))
+DONE = 0x00050000
+EPERM, ENOSYS, EAFNOSUPPORT = (DONE | number for number in (errno.EPERM, errno.ENOSYS, errno.EAFNOSUPPORT))
+ESOCKTNOSUPPORT, EPROTONOSUPPORT = DONE | errno.ESOCKTNOSUPPORT, DONE | errno.EPROTONOSUPPORT
 
 
 def run_bpf(program: bytes, *, number: int, audit: int, arguments: tuple[int, ...] = ()) -> int:
@@ -26,6 +28,9 @@ def run_bpf(program: bytes, *, number: int, audit: int, arguments: tuple[int, ..
             return int(value)
         if code == 0x20:
             (accumulator,) = struct.unpack_from("=I", data, value)
+            continue
+        if code == 0x54:
+            accumulator &= value
             continue
         holds = {0x15: accumulator == value, 0x35: accumulator >= value, 0x45: bool(accumulator & value)}[code]
         at += jump_true if holds else jump_false
@@ -54,7 +59,8 @@ def test_every_refused_call_is_refused(architecture: Architecture) -> None:
 
 def test_everything_else_is_allowed(architecture: Architecture) -> None:
     filters = build_filters(architecture)
-    looked_into = {architecture.clone, architecture.clone3, architecture.socket, architecture.ioctl}
+    looked_into = {architecture.clone, architecture.clone3, architecture.socket, architecture.socketpair}
+    looked_into |= {architecture.ioctl, architecture.setrlimit, architecture.prlimit64}
     for number in set(range(architecture.last + 1)) - set(architecture.refused.values()) - looked_into:
         assert decide(filters, architecture, number) == ALLOW, number
 
@@ -79,6 +85,37 @@ def test_only_socket_families_that_a_network_namespace_holds(architecture: Archi
     for family in range(50):
         expected = ALLOW if family in (1, 2, 10, 16) else EAFNOSUPPORT
         assert decide(filters, architecture, architecture.socket, family, 1) == expected, family
+        expected = ALLOW if family == 1 else EAFNOSUPPORT
+        assert decide(filters, architecture, architecture.socketpair, family, 1) == expected, family
+
+
+@pytest.mark.parametrize("family", [2, 10])
+def test_inet_sockets_are_of_tcp_and_udp(architecture: Architecture, family: int) -> None:
+    filters = build_filters(architecture)
+    for flags in (0, 0x800, 0x80000, 0x80800):
+        for kind in range(16):
+            expected = ALLOW if kind in (1, 2, 3) else ESOCKTNOSUPPORT
+            assert decide(filters, architecture, architecture.socket, family, kind | flags, 0) == expected, kind
+        for protocol in (*range(300), 0xFFFFFFFF):
+            expected = ALLOW if protocol in (0, 6, 17) else EPROTONOSUPPORT
+            assert decide(filters, architecture, architecture.socket, family, 1 | flags, protocol) == expected, protocol
+
+
+def test_netlink_is_for_routes(architecture: Architecture) -> None:
+    filters = build_filters(architecture)
+    for protocol in range(32):
+        expected = EPROTONOSUPPORT if protocol else ALLOW
+        assert decide(filters, architecture, architecture.socket, 16, 3, protocol) == expected
+
+
+def test_the_limit_on_core_files_stays_and_can_be_asked_for(architecture: Architecture) -> None:
+    filters = build_filters(architecture)
+    for limit in range(16):
+        changed = DONE if limit == 4 else ALLOW
+        assert decide(filters, architecture, architecture.setrlimit, limit, 0x7F0000001000) == changed
+        for values in (0x1000, 0x7F0000000000, 0x7F0000001000):
+            assert decide(filters, architecture, architecture.prlimit64, 0, limit, values) == changed
+        assert decide(filters, architecture, architecture.prlimit64, 0, limit, 0, 0x7F0000001000) == ALLOW
 
 
 def test_no_typing_into_terminals(architecture: Architecture) -> None:
