@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import select
 import shutil
 import socket
 import sys
@@ -22,7 +21,7 @@ from collimate_rl.sandboxd.boxes import NamespaceBox
 from collimate_rl.sandboxd.config import MIB, Limits, Template
 from collimate_rl.sandboxd.forks import Fork
 from collimate_rl.sandboxd.guests import GuestPrograms
-from collimate_rl.sandboxd.inside.channel import ChannelClosed, receive_report, send_request
+from collimate_rl.sandboxd.inside.channel import ChannelClosed, receive_report, send_request, wait_readable
 from collimate_rl.sandboxd.jail import BwrapMissing, find_bwrap, write_etc
 from collimate_rl.sandboxd.keepers import ZygoteKeeper
 from collimate_rl.sandboxd.plans import Planner
@@ -176,7 +175,7 @@ class NamespaceBackend:
             answering = (theirs.detach(),)
         try:
             send_request(fork.channel, {"begin": True}, answering)
-            if not select.select([fork.channel], [], [], self._limits.bringup_timeout_s)[0]:
+            if not wait_readable(fork.channel, timeout_s=self._limits.bringup_timeout_s):
                 raise bringup_failed("the session's fork did not come up in time")
             answer = receive_report(fork.channel)[0]
             if "error" in answer:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from collimate_rl.sandboxd.inside.channel import ChannelClosed, receive_report
+from collimate_rl.sandboxd.inside.channel import ChannelClosed, receive_report, wait_readable
 
 _CHUNK = 1 << 16
 
@@ -70,7 +70,7 @@ class Collector:
                     dead = True
             if dead:
                 # A report sent just before the death is still in the socket: ask once more, for that alone.
-                if select.select([self._reports], [], [], 0)[0]:
+                if wait_readable(self._reports, timeout_s=0):
                     return receive_report(self._reports)[0]
                 raise ChannelClosed
 
@@ -90,7 +90,11 @@ class Collector:
         """Read what the pipe holds now; later writers (background processes) are not waited for."""
         held = struct.unpack("i", fcntl.ioctl(self._pipe, termios.FIONREAD, b"\0\0\0\0"))[0]
         while held > 0 and self._open:
-            held -= self._read_once()
+            count = self._read_once()
+            if count == 0:
+                # Somebody inside opened the pipe and reads it, too: what was there is theirs.
+                return
+            held -= count
 
     def _read_once(self) -> int:
         try:

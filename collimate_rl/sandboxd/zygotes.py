@@ -17,7 +17,7 @@ from collimate_rl.errors import CollimateError
 from collimate_rl.sandboxd import launch
 from collimate_rl.sandboxd.backend import IsolationUnavailable
 from collimate_rl.sandboxd.findings import remedies
-from collimate_rl.sandboxd.inside.channel import ChannelClosed, receive_report
+from collimate_rl.sandboxd.inside.channel import ChannelClosed, receive_report, wait_readable
 from collimate_rl.sandboxd.jail import JailPlan, binds, jail_command
 from collimate_rl.sandboxd.privileges import NobodyToBe, jail_user, read_privileges
 
@@ -107,7 +107,7 @@ class Zygote:
         try:
             with theirs:
                 socket.send_fds(self.control, [kind], [theirs.fileno()])
-            if not select.select([ours], [], [], timeout_s)[0]:
+            if not wait_readable(ours, timeout_s=timeout_s):
                 raise bringup_failed(f"the warm interpreter gave no fork within {timeout_s:.0f} s")
             answer, fds = receive_report(ours)
             if "error" in answer:

@@ -6,6 +6,8 @@ import json
 import os
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -209,3 +211,38 @@ def test_hooks_are_deferred_only_for_modules_not_imported_yet(monkeypatch: pytes
     assert os.register_at_fork is register
     assert hooks._hooks == []
     hooks.register()
+
+
+def test_what_somebody_else_read_first_is_not_waited_for(
+    pair: tuple[socket.socket, socket.socket], pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process of the fork may open the pipe and read it, too, between the count and the reading."""
+    collector = Collector(pipe=pipe[0], reports=pair[0], pidfd=None, cap=100)
+    os.write(pipe[1], b"ab")
+    monkeypatch.setattr("collimate_rl.sandboxd.output.fcntl.ioctl", lambda *_: struct.pack("i", 5))
+    collector.what_is_there()
+    assert bytes(collector.output.data) == b"ab"
+
+
+HIGH_DESCRIPTORS = """
+import fcntl, os, resource, socket
+from collimate_rl.sandboxd.inside.channel import wait_readable
+from collimate_rl.sandboxd.inside.syscalls import close_from
+resource.setrlimit(resource.RLIMIT_NOFILE, (2048, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+ours, theirs = socket.socketpair()
+high = socket.socket(fileno=fcntl.fcntl(ours, fcntl.F_DUPFD, 1500))
+print(high.fileno(), wait_readable(high, timeout_s=0), end=" ")
+theirs.send(b"x")
+print(wait_readable(high, timeout_s=5))
+os.dup2(0, 2040)
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+close_from(3, 64)
+print(os.listdir("/proc/self/fd"))
+os._exit(0)
+"""
+
+
+def test_descriptors_of_every_number() -> None:
+    """Above 1023, which select does not know, and above a limit that was lowered since they were made."""
+    said = subprocess.run([sys.executable, "-u", "-c", HIGH_DESCRIPTORS], capture_output=True, text=True, check=True)
+    assert said.stdout == "1500 False True\n['0', '1', '2', '3']\n"

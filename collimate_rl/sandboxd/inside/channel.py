@@ -10,6 +10,7 @@ from __future__ import annotations
 import array
 import json
 import marshal
+import select
 import socket
 import struct
 from typing import Any
@@ -51,6 +52,16 @@ def receive_report(channel: socket.socket) -> tuple[dict[str, Any], list[int]]:
     if not isinstance(header, dict):
         raise ChannelClosed("what came is no report")
     return header, fds
+
+
+def wait_readable(channel: socket.socket, *, timeout_s: float) -> bool:
+    """Whether there is something to read, or the other end is gone, within so many seconds.
+
+    By poll: select knows no descriptor above 1023, and a daemon with many sessions has higher ones.
+    """
+    poll = select.poll()
+    poll.register(channel, select.POLLIN)
+    return bool(poll.poll(timeout_s * 1000))
 
 
 def _send(channel: socket.socket, body: bytes, fds: tuple[int, ...], payload: tuple[bytes, ...]) -> None:

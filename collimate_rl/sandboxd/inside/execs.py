@@ -31,7 +31,8 @@ class Execs:
         self._hooks = hooks
         self.workdir = settings["workdir"]
         self._programs = {name: _load_program(name, text) for name, text in settings["programs"].items()}
-        self._max_fd = settings["max_fd"]
+        # What the zygote may have, and so what a fork of it has, whatever limits its session's init was given since.
+        self._max_fd, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._rlimits = {getattr(resource, name): value for name, value in settings["exec_rlimits"].items()}
         self._language: list[str] | None = settings["language"]
         self._entry = _find_entry(settings["entry"])
@@ -45,7 +46,7 @@ class Execs:
         try:
             os.dup2(output, 1)
             os.dup2(output, 2)
-            os.closerange(3, self._max_fd)
+            syscalls.close_from(3, self._max_fd)
             if problem is not None:
                 _complain(f"files were not written: {problem}")
                 os._exit(1)

@@ -25,8 +25,8 @@ _PR_CAPBSET_DROP = 24
 _PR_SET_NO_NEW_PRIVS = 38
 _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 _CLONE_NUMBER = {"x86_64": 56, "aarch64": 220}
-_PIDFD_SEND_SIGNAL = 424
-"""The same number on every architecture."""
+_PIDFD_SEND_SIGNAL, _CLOSE_RANGE = 424, 436
+"""The same numbers on every architecture."""
 _PLACEHOLDER_STACK = 16384
 
 # PyDLL keeps the GIL: between PyOS_BeforeFork and its counterparts nothing else may run.
@@ -79,6 +79,13 @@ def kill_by_pidfd(pidfd: int) -> None:
     """SIGKILL; a process that is gone already is fine."""
     zero = ctypes.c_long(0)
     _libc.syscall(ctypes.c_long(_PIDFD_SEND_SIGNAL), ctypes.c_long(pidfd), ctypes.c_long(9), zero, zero)
+
+
+def close_from(first: int, ceiling: int) -> None:
+    """Close every descriptor from `first` on. Before Linux 5.9 only those below `ceiling`, one by one."""
+    zero = ctypes.c_long(0)
+    if _libc.syscall(ctypes.c_long(_CLOSE_RANGE), ctypes.c_long(first), ctypes.c_long(0xFFFFFFFF), zero) != 0:
+        os.closerange(first, ceiling)
 
 
 class Placeholders:

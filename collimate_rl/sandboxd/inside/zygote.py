@@ -20,7 +20,7 @@ from base64 import b64decode
 from typing import Any, NoReturn
 
 from . import init, syscalls
-from .channel import receive_request, send_report
+from .channel import receive_request, send_report, wait_readable
 from .execs import Execs, exit_code
 from .files import receive_files
 from .forkhooks import DeferredHooks
@@ -28,6 +28,14 @@ from .placeholders import PlaceholderSource
 
 _CONFESSION_S = 10
 _IN_FLIGHT = 16384
+_ALWAYS = {
+    # Not 0: a host's core_pattern that names a program has that started for a crash all the same, but for this 1
+    # (core(5), fs/coredump.c). No file is written for it, and the filter lets nobody change it.
+    resource.RLIMIT_CORE: 1,
+    resource.RLIMIT_RTPRIO: 0,
+    resource.RLIMIT_NICE: 0,
+}
+"""What no template changes, whatever the daemon was started with."""
 
 
 def main(control_fd: int, settings_fd: int, hooks: DeferredHooks) -> NoReturn:
@@ -64,7 +72,8 @@ class Zygote:
             importlib.import_module("numpy.random")
         if len(os.listdir("/proc/self/task")) > 1:
             raise RuntimeError("a preloaded module started threads: a warm interpreter must be single-threaded")
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        for limit, value in _ALWAYS.items():
+            resource.setrlimit(limit, (value, value))
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         # More than it ever has open: see what is said of the guest programs' limit.
         wanted = max(settings["max_fd"], _IN_FLIGHT)
@@ -190,7 +199,7 @@ class Zygote:
 
 def _confess(channel: socket.socket, exc: BaseException) -> NoReturn:
     """Say why a fork could not be laid out, and end it; not before the daemon, having heard the zygote, spoke."""
-    select.select([channel], [], [], _CONFESSION_S)
+    wait_readable(channel, timeout_s=_CONFESSION_S)
     _say(channel, {"error": f"{type(exc).__name__}: {exc}"})
     os._exit(1)
 
