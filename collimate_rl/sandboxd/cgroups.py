@@ -22,6 +22,8 @@ _VERSION1 = ("memory", "pids", "cpu")
 many processes and sessions it starts."""
 _SHARES = 1024
 """The weight of a group of version 1, and of a process in none, if nobody sets it."""
+_SOCKETS_PART = 8
+"""What part of its memory limit a fork may have in inet sockets beside it, where they are counted apart."""
 _KEPT = 64
 """Empty groups kept for reuse, per set of limits."""
 
@@ -146,6 +148,8 @@ class FolderCgroups:
             if self.kind == "v1":
                 _write(f"{folders[0]}/memory.limit_in_bytes", memory_bytes)
                 _write_if_there(f"{folders[0]}/memory.memsw.limit_in_bytes", memory_bytes)
+                # Without a limit of its own version 1 counts no memory of inet sockets, and they take much of it.
+                _write_if_there(f"{folders[0]}/memory.kmem.tcp.limit_in_bytes", memory_bytes // _SOCKETS_PART)
             else:
                 _write(f"{folders[0]}/memory.max", memory_bytes)
                 _write_if_there(f"{folders[0]}/memory.swap.max", 0)

@@ -23,7 +23,8 @@ from .ports import PortHelper
 
 FORK_FLAGS = syscalls.CLONE_NEWNS | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWNET
 """What every fork has of its own, beside its pids."""
-_QUIET_SCANS = 2
+_QUIET_SCANS, _SCANS = 2, 8
+_NOT_STARTED = 126
 _OOM_SCORE, _ENTRY_OOM_SCORE = 400, 200
 """Above the init's 0, so that the init outlives its execs; the entry server goes before it and after them."""
 
@@ -131,7 +132,15 @@ class SessionInit:
         tag = os.stat("/proc/self/ns/uts").st_ino
         problem = receive_files(self._channel, request["files"], self._execs.workdir)
         os.write(begun, now())
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as exc:
+            # What the session runs fills its limits: that is its candidate's doing, and no end of the session.
+            os.write(output, f"[collimate] the exec could not be started: {exc.strerror}\n".encode())
+            _tell(answer, {"exit_code": _NOT_STARTED})
+            os.close(output)
+            os.close(begun)
+            return
         if pid == 0:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -170,35 +179,65 @@ def kill_tagged(tag: int) -> None:
     """Kill every process that carries the tag, and return when none is left.
 
     They are stopped first: a stopped process forks no more but still fills its place under the pids limit, so even a
-    fork bomb comes to rest; only then is everything killed.
+    fork bomb comes to rest; only then is everything killed. A scan counts only when nothing was born meanwhile, since
+    a process that forks and exits is no longer where it was seen. When births don't cease, the whole session is
+    stopped at one blow, which no fork escapes, and what is not the exec's goes on afterwards.
     """
-    stopped: list[int] = []
-    quiet = 0
+    stopped: set[int] = set()
+    scans, quiet = 0, 0
     while quiet < _QUIET_SCANS:
+        born = _last_born()
         fresh = [pid for pid in _tagged(tag) if pid not in stopped]
-        quiet = 0 if fresh else quiet + 1
         _signal(fresh, signal.SIGSTOP)
-        stopped.extend(fresh)
+        stopped.update(fresh)
+        quiet = 0 if fresh or _last_born() != born else quiet + 1
+        scans += 1
+        if scans == _SCANS:
+            _signal([-1], signal.SIGSTOP)
     while True:
         left = _tagged(tag)
         if not left:
-            return
+            break
         _signal(left, signal.SIGKILL)
         _reap_strays(left)
         time.sleep(0.001)
+    if scans >= _SCANS:
+        _signal([-1], signal.SIGCONT)
+
+
+def _last_born() -> str:
+    """The pid that was given out last in this namespace."""
+    with open("/proc/loadavg") as stream:
+        return stream.read().rsplit(None, 1)[1]
 
 
 def _tagged(tag: int) -> list[int]:
     found = []
     for name in os.listdir("/proc"):
-        if name.isdigit() and name != "1":
-            try:
-                if os.stat(f"/proc/{name}/ns/uts").st_ino == tag:
-                    found.append(int(name))
-            except OSError:
-                # Gone, or a zombie.
-                continue
+        if not name.isdigit() or name == "1":
+            continue
+        if _carries(f"/proc/{name}", tag) or any(_carries(task, tag) for task in _other_threads(name)):
+            found.append(int(name))
     return found
+
+
+def _carries(task: str, tag: int) -> bool:
+    try:
+        return os.stat(f"{task}/ns/uts").st_ino == tag
+    except PermissionError:
+        # It became a program that it may run but not read, and hides so: then the mark is not to be trusted.
+        return True
+    except OSError:
+        # Gone, or a zombie.
+        return False
+
+
+def _other_threads(pid: str) -> list[str]:
+    """Of a process whose first thread has ended, which bears no mark any more; the others may run on."""
+    try:
+        return [f"/proc/{pid}/task/{name}" for name in os.listdir(f"/proc/{pid}/task") if name != pid]
+    except OSError:
+        return []
 
 
 def _signal(pids: list[int], number: int) -> None:
