@@ -126,6 +126,7 @@ def run_janitor(settings: WorkerSettings, *, once: bool, dry_run: bool) -> int:
     from collimate_rl.queue.batches import BatchQueue
     from collimate_rl.queue.clients import connect_commands, connect_rq
     from collimate_rl.queue.server_check import check_server
+    from worker.backend import is_this_nodes
     from worker.janitor import JanitorRounds, forecast, run_alone, session_forecast
     from worker.plain import bury_dead
     from worker.process import ProcessId
@@ -135,6 +136,7 @@ def run_janitor(settings: WorkerSettings, *, once: bool, dry_run: bool) -> int:
     rq_client = connect_rq(settings.redis_url)
     token = str(ProcessId.own())
     sessions = SessionJanitor.for_node(settings, queue, token)
+    home = is_this_nodes(settings.backend)
     try:
         check_server(queue.client)
         if dry_run:
@@ -144,7 +146,7 @@ def run_janitor(settings: WorkerSettings, *, once: bool, dry_run: bool) -> int:
         if once:
             rounds = JanitorRounds(queue, token)
             queue.beat()
-            bury_dead(queue, rq_client, settings.node)
+            bury_dead(queue, rq_client, settings.node, home=home)
             done = {**rounds.round(), **({"sessions deleted": count} if (count := sessions.round()) else {})}
             print(", ".join(f"{word.lower()}: {count}" for word, count in done.items()) or "nothing was due")
             rounds.resign()
@@ -153,7 +155,7 @@ def run_janitor(settings: WorkerSettings, *, once: bool, dry_run: bool) -> int:
         stop = threading.Event()
         for number in STOP_SIGNALS:
             signal.signal(number, lambda _number, _frame: stop.set())
-        run_alone(queue, token, stop.wait, lambda: bury_dead(queue, rq_client, settings.node), sessions)
+        run_alone(queue, token, stop.wait, lambda: bury_dead(queue, rq_client, settings.node, home=home), sessions)
     except QueueError as error:
         logs.emit(logs.REFUSED, logging.ERROR, reason=error.message)
         return EXIT_REFUSED

@@ -12,6 +12,7 @@ from typing import Any
 
 from collimate_rl.errors import CollimateError
 from collimate_rl.transport import SessionClient, connect
+from worker.ledger import is_node_local
 
 LOOK_TIMEOUT_S = 10.0
 UNISOLATED = "none"
@@ -112,3 +113,8 @@ def endpoint_of(client: SessionClient) -> str:
     """Where a client's daemon is: `unix:PATH` or a URL."""
     socket = getattr(client, "unix_socket", None)
     return f"unix:{socket}" if socket else str(getattr(client, "base_url", ""))
+
+
+def is_this_nodes(backend: str) -> bool:
+    """Whether a setting `backend` names a daemon that no other node reaches under that name."""
+    return is_node_local(endpoint_of(client_for(backend)))

@@ -182,7 +182,8 @@ class _Execution:
     def _give_back(self, mode: Mode, detail: str, drop: bool) -> str:
         sessions = self._sessions
         drop = drop and sessions is not None
-        reply = persist(lambda: self._queue.release(self._hold, mode, drop=drop, detail=clip_text(detail)))
+        home = sessions is not None and sessions.only_here
+        reply = persist(lambda: self._queue.release(self._hold, mode, drop=drop, home=home, detail=clip_text(detail)))
         if reply.word is Released.FENCED:
             return self._fenced()
         if drop and sessions is not None:

@@ -24,7 +24,7 @@ from collimate_rl.seeds import fresh_seed
 from collimate_rl.transport import SessionClient
 from worker import logs
 from worker.keeper import Fenced
-from worker.ledger import LedgerEntry, SessionLabel
+from worker.ledger import LedgerEntry, SessionLabel, is_node_local
 from worker.persist import persist
 
 GONE = frozenset({404, 410})
@@ -98,6 +98,11 @@ class BatchSessions:
     @property
     def client(self) -> SessionClient:
         return self._daemon.client
+
+    @property
+    def only_here(self) -> bool:
+        """No other node reaches these sessions."""
+        return is_node_local(self._daemon.endpoint)
 
     def was_noted(self, index: int) -> bool:
         """An earlier owner had a session for this candidate."""

@@ -90,6 +90,7 @@ class NodeWorker(BellWorker):
             queue,
             name if supervised and name else plain_name(self.settings.node, name),
             connect_rq(self.settings.redis_url),
+            node=self.settings.node,
             worker_ttl=BLOCK_TTL_S,
             **options,
         )

@@ -135,7 +135,7 @@ class PlainLife:
             self._state = BackendState(up=False, reason=error.message)
 
 
-def bury_dead(queue: BatchQueue, rq_client: Redis, node: str) -> list[str]:
+def bury_dead(queue: BatchQueue, rq_client: Redis, node: str, *, home: bool) -> list[str]:
     """Give back what plain workers of this node owned whose processes are seen to be gone; returns their names.
 
     A worker whose alive key has run out is left to its lease: after an outage of the server everybody's has.
@@ -145,6 +145,6 @@ def bury_dead(queue: BatchQueue, rq_client: Redis, node: str) -> list[str]:
     for worker, process in queue.who_is_alive(queue.owned(node)).items():
         identity = ProcessId.parse(process)
         if identity is not None and identity.alive() is False:
-            bury(queue, rq_client, node, worker)
+            bury(queue, rq_client, node, worker, home=home)
             dead.append(worker)
     return dead

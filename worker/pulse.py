@@ -27,14 +27,14 @@ from worker.names import is_supervised
 from worker.process import ProcessId
 from worker.settings import WorkerSettings
 
-ALIVE_EVERY_S = 5.0
+ALIVE_EVERY_S = 3.0
 
 
 class Pulse:
     """One supervisor's voice on the queue. `round` is called by a thread of its own, every beat.
 
     `rq_client` is for what rq keeps of a dead worker; `living` gives the names of the worker processes that are alive
-    and which process each is; `backend` what is known of the sandbox daemon.
+    and which process each is; `backend` what is known of the sandbox daemon; `home`: no other node reaches it.
     """
 
     def __init__(
@@ -45,6 +45,7 @@ class Pulse:
         *,
         living: Callable[[], Mapping[str, str]],
         backend: Callable[[], BackendState | None],
+        home: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
@@ -52,6 +53,7 @@ class Pulse:
         self._rq = rq_client
         self._living = living
         self._backend = backend
+        self._home = home
         self._clock = clock
         self._dead: list[str] = []
         self._burying = threading.Lock()
@@ -96,7 +98,7 @@ class Pulse:
         with self._burying:
             while self._dead:
                 faults.reach("death_seen")
-                bury(self._queue, self._rq, self._settings.node, self._dead[0])
+                bury(self._queue, self._rq, self._settings.node, self._dead[0], home=self._home)
                 self._dead.pop(0)
 
 
@@ -114,10 +116,13 @@ def heartbeat(settings: WorkerSettings, state: BackendState | None, processes: i
     }
 
 
-def bury(queue: BatchQueue, rq_client: Redis, node: str, worker: str) -> None:
-    """Give back what a dead worker owned, then clear what rq keeps of it. Raises `RedisUnavailable`."""
+def bury(queue: BatchQueue, rq_client: Redis, node: str, worker: str, *, home: bool) -> None:
+    """Give back what a dead worker owned, then clear what rq keeps of it. Raises `RedisUnavailable`.
+
+    home -- no other node reaches this one's daemon, so that a batch with sessions there is tried here first.
+    """
     try:
-        reply = queue.bury(node, worker)
+        reply = queue.bury(node, worker, home=home)
         faults.reach("buried")
         with translate_errors(f"clear what rq keeps of worker {worker}"):
             bells = clear_worker(rq_client, queue.queue, worker)
@@ -132,7 +137,7 @@ def bury(queue: BatchQueue, rq_client: Redis, node: str, worker: str) -> None:
         logs.emit(logs.BURIED, level, buried=worker, reply=reply.word.value, k=reply.k or "", bells=bells)
 
 
-def bury_earlier_life(queue: BatchQueue, rq_client: Redis, node: str) -> None:
+def bury_earlier_life(queue: BatchQueue, rq_client: Redis, node: str, *, home: bool) -> None:
     """At start-up: what this node's workers of an earlier supervisor left behind. Raises `RedisUnavailable`.
 
     A worker of an earlier supervisor that is still alive on this machine is an orphan (the kernel's signal at its
@@ -149,7 +154,7 @@ def bury_earlier_life(queue: BatchQueue, rq_client: Redis, node: str) -> None:
             workers.discard(worker)
     for worker in sorted(workers):
         faults.reach("earlier_life")
-        bury(queue, rq_client, node, worker)
+        bury(queue, rq_client, node, worker, home=home)
 
 
 def _registered(queue: BatchQueue, rq_client: Redis, node: str) -> set[str]:

@@ -22,7 +22,7 @@ from collimate_rl.queue.batches import BatchQueue
 from collimate_rl.queue.clients import connect_commands, connect_rq
 from collimate_rl.queue.server_check import check_server
 from worker import logs
-from worker.backend import Backend, BackendState
+from worker.backend import Backend, BackendState, is_this_nodes
 from worker.child import EXIT_REFUSED
 from worker.children import Children, Ended
 from worker.intake import UNISOLATED
@@ -66,7 +66,10 @@ class Supervisor:
         self._children = Children(
             settings.processes, self._spawn, name_for=lambda place: worker_name(settings.node, str(place))
         )
-        self._pulse = Pulse(settings, self._queue, self._rq, living=self._living, backend=lambda: self._state)
+        self._home = is_this_nodes(settings.backend)
+        self._pulse = Pulse(
+            settings, self._queue, self._rq, living=self._living, backend=lambda: self._state, home=self._home
+        )
         self._janitor = JanitorRounds(self._queue, str(self._identity))
         self._sessions = SessionJanitor.for_node(settings, self._queue, str(self._identity))
         self._unisolated = False
@@ -159,7 +162,7 @@ class Supervisor:
 
         if not self._lease.take(pause):
             return None
-        bury_earlier_life(self._queue, self._rq, self._settings.node)
+        bury_earlier_life(self._queue, self._rq, self._settings.node, home=self._home)
         return self._settings.node
 
     # The processes

@@ -86,6 +86,11 @@ def suspects(run: str, outcome: str) -> str:
     return f"col:suspects:{run}:{outcome}"
 
 
+def homed(queue: str, node: str) -> str:
+    """List: bells that the node's workers take first, of batches whose sessions are on its daemon; front first."""
+    return f"col:homed:{queue}:{node}"
+
+
 def owned(node: str) -> str:
     """Hash: worker name to the k that it works on."""
     return f"col:owned:{node}"

@@ -69,6 +69,10 @@ class Batch:
     ring_at: int = 0
     """A bell is to be rung then; 0: none is set."""
     ring_back: bool = False
+    home: str = ""
+    """The node that it was kept for last: the only one that reaches its sessions."""
+    home_until: int = 0
+    """Until then, while it is nobody's, no other node may claim it."""
     unlisted: int = 0
     """The count of rings at which it was first seen without a listed bell."""
     unlisted_at: int = 0
@@ -141,6 +145,8 @@ class Store:
     """Of the batch's run: k to when it would expire."""
     bells: tuple[Bell, ...] = ()
     """The queue's list, front first."""
+    homed: Pairs[str, tuple[str, ...]] = ()
+    """Node to the job ids on its own list, front first."""
     tail: str = ""
     """The job id of the bell that the batch's run rang last at the back."""
     owned: Pairs[tuple[str, str], str] = ()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from collimate_rl.protocol.model import Answer, Batch, Bell, Flag, Store, drop, look, pairs, put
+from collimate_rl.protocol.model import Answer, Batch, Bell, Flag, Pairs, Store, drop, look, pairs, put
 from collimate_rl.protocol.states import BatchStatus
 from collimate_rl.protocol.timing import Timing
 
@@ -73,6 +73,27 @@ def ring(store: Store, timing: Timing, *, back: bool) -> Store:
         replace(store, bells=bells, tail=job if back else store.tail), rings=rings, unlisted=0, unlisted_at=0, ring_at=0
     )
     return check_at(store, store.now + timing.recheck_ms)
+
+
+def has_sessions(store: Store) -> bool:
+    """The ledger names a session of a candidate without a verdict."""
+    return any(look(store.verdicts, index) is None for index, _ in store.ledger)
+
+
+def keep_home(store: Store, timing: Timing) -> Store:
+    """Rung, and nobody's: for a while it is kept for its last owner's node, with a bell on that node's own list."""
+    batch, until = store.known, store.now + timing.home_ms
+    rings = batch.rings + 1
+    waiting = (*(look(store.homed, batch.node) or ()), f"{batch.k}-{rings}")
+    store = replace(store, homed=put(store.homed, batch.node, waiting))
+    store = change(store, rings=rings, home=batch.node, home_until=until, ring_at=until, ring_back=False)
+    return check_at(store, until)
+
+
+def without_bells(homed: Pairs[str, tuple[str, ...]], nodes: set[str], jobs: set[str]) -> Pairs[str, tuple[str, ...]]:
+    """Nodes' own lists without these jobs on the lists of these nodes."""
+    left = {node: tuple(job for job in waiting if node not in nodes or job not in jobs) for node, waiting in homed}
+    return pairs({node: waiting for node, waiting in left.items() if waiting})
 
 
 def ring_after(store: Store, ms: int, *, back: bool) -> Store:

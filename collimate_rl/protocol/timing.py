@@ -30,8 +30,11 @@ class Timing:
     """The beats must have come this long without a gap before an expired lease is taken over."""
     gap_ms: int = 6_000
     beat_every_ms: int = 2_000
-    alive_ms: int = 15_000
-    """`col:alive:worker` and a node's heartbeat last this long."""
+    alive_ms: int = 9_000
+    """`col:alive:worker` and a node's heartbeat last this long: no longer than what is left of a lease that was just
+    about to be renewed, so that the takeover of a lost node's batch finds its worker gone, and counts the loss."""
+    home_ms: int = 10_000
+    """For so long a batch whose sessions only its last owner's node can reach is kept for that node."""
     janitor_lease_ms: int = 6_000
     producer_lease_ms: int = 15_000
     keep_ms: int = 86_400_000

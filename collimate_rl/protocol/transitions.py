@@ -19,6 +19,8 @@ from collimate_rl.protocol.steps import (
     check_at,
     disown,
     due_answer,
+    has_sessions,
+    keep_home,
     known_as,
     live,
     loss,
@@ -126,6 +128,8 @@ def claim(store: Store, timing: Timing, *, owner: str, worker: str, node: str) -
     due = due_answer(store, timing)
     if due is not None:
         return due, ("DONE",)
+    if batch.status is BatchStatus.OPEN and batch.home_until > store.now and batch.home != node:
+        return store, ("BUSY", batch.home_until - store.now)
     if batch.status is BatchStatus.RUNNING:
         if not settled(store, timing):
             return store, ("BUSY", timing.look_ms)
@@ -145,6 +149,7 @@ def claim(store: Store, timing: Timing, *, owner: str, worker: str, node: str) -
         unlisted=0,
         unlisted_at=0,
         ring_at=0,
+        home_until=0,
         released_by=None,
         released_out=(),
     )
@@ -254,8 +259,10 @@ def publish(
     return answer(store, timing, fill=fill, detail=detail, infra=infra), ("OK",)
 
 
-def release(store: Store, timing: Timing, *, owner: str, fence: int, mode: str, drop: bool, detail: str) -> Step:
-    """The owner gives the batch back: `mode` is clean, pass, later or error."""
+def release(
+    store: Store, timing: Timing, *, owner: str, fence: int, mode: str, drop: bool, home: bool, detail: str
+) -> Step:
+    """The owner gives the batch back: `mode` is clean, pass, later or error; `home` goes with clean."""
     batch = store.batch
     if batch is None:
         return store, ("FENCED",)
@@ -285,6 +292,8 @@ def release(store: Store, timing: Timing, *, owner: str, fence: int, mode: str, 
         store = ring_after(disown(store), timing.later_ms, back=True)
     else:
         store = ring(disown(store), timing, back=False)
+        if home and has_sessions(store):
+            store = keep_home(store, timing)
     return store, ("RELEASED", out)
 
 

@@ -13,17 +13,20 @@ from collimate_rl.protocol.steps import (
     check_at,
     disown,
     due_answer,
+    has_sessions,
+    keep_home,
     known_as,
     live,
     loss,
     ring,
     settled,
+    without_bells,
 )
 from collimate_rl.protocol.timing import Timing
 
 
-def bury(store: Store, timing: Timing, *, node: str, worker: str) -> Step:
-    """The worker's process is gone: what it owned goes back at once."""
+def bury(store: Store, timing: Timing, *, node: str, worker: str, home: bool) -> Step:
+    """The worker's process is gone: what it owned goes back at once; `home`: to its node first, if it has sessions."""
     batch, k = store.batch, look(store.owned, (node, worker))
     store = replace(store, alive=store.alive - {worker}, owned=drop(store.owned, (node, worker)))
     if batch is None or k != batch.k or batch.status is not BatchStatus.RUNNING:
@@ -36,7 +39,8 @@ def bury(store: Store, timing: Timing, *, node: str, worker: str) -> Step:
     store, nothing_left = loss(store, timing)
     if nothing_left:
         return answer(store, timing), ("ANSWERED", k)
-    return ring(disown(store), timing, back=False), ("RELEASED", k)
+    store = ring(disown(store), timing, back=False)
+    return keep_home(store, timing) if home and has_sessions(store) else store, ("RELEASED", k)
 
 
 def mend(store: Store, timing: Timing, *, k: str, queue: str, listed: bool) -> Step:
@@ -129,6 +133,7 @@ def purge(store: Store, *, k: str, run: str) -> Step:
         pending=drop(store.pending, k),
         inflight=drop(store.inflight, k),
         bells=known_as(tuple(bell for bell in store.bells if bell.job not in rung), k, ""),
+        homed=without_bells(store.homed, {batch.node, batch.home}, rung),
         owned=drop(store.owned, place) if look(store.owned, place) == k else store.owned,
         quarantine=tuple(entry for entry in store.quarantine if entry[0] != k or not batch.cautious),
     )

@@ -217,17 +217,26 @@ class BatchQueue:
         reply = self._run("publish", hold.k, hold.owner, hold.fence, fill or "", text, *pairs)
         return PublishReply(Published(_word(reply)), tuple(int(i) for i in reply[1:]))
 
-    def release(self, hold: Hold, mode: Mode, *, drop: bool = False, detail: str = "") -> ReleaseReply:
-        """Gives the batch back, see `Mode`. With `drop`, returns the ledger entries of unjudged candidates."""
+    def release(
+        self, hold: Hold, mode: Mode, *, drop: bool = False, home: bool = False, detail: str = ""
+    ) -> ReleaseReply:
+        """Gives the batch back, see `Mode`. With `drop`, returns the ledger entries of unjudged candidates.
+
+        home -- no other node reaches the sessions that the batch keeps: with `CLEAN`, this node has the first try.
+        """
         text = clip_text(detail).encode("utf-8", "surrogatepass")
-        reply = self._run("release", hold.k, hold.owner, hold.fence, mode.value, int(drop), text)
+        reply = self._run("release", hold.k, hold.owner, hold.fence, mode.value, int(drop), int(home), text)
         return ReleaseReply(Released(_word(reply)), _indexed(reply[1:]))
 
     # What supervisors and janitors call.
 
-    def bury(self, node: str, worker: str) -> BuryReply:
-        """Gives back what worker `worker` of `node` owned; its process is known to be gone."""
-        reply = self._run("bury", node, worker)
+    def bury(self, node: str, worker: str, *, home: bool = False) -> BuryReply:
+        """Gives back what worker `worker` of `node` owned; its process is known to be gone.
+
+        home -- no other node reaches the sessions on this node's daemon: a batch that has some there is kept for this
+                node for `timing.home_ms`.
+        """
+        reply = self._run("bury", node, worker, int(home))
         return BuryReply(Buried(_word(reply)), _text(reply[1]) if len(reply) > 1 else None)
 
     def mend(self, k: str, *, listed: bool = False) -> Mended:

@@ -126,17 +126,27 @@ class BellQueue(Queue):
 
     job_class = BellJob
     gate: Callable[[], Gate] = staticmethod(lambda: Gate.GO)
+    homed: str | None = None
+    """The list of bells for this worker's node alone, looked at before each pop; a bell on it goes the same way."""
 
     @classmethod
     def lmove(cls, connection: Redis, queue_key: str, timeout: int | None) -> Any:
-        gate = cls.gate()
-        popped = super().lmove(connection, queue_key, timeout) if gate is Gate.GO else None
+        gate, source = cls.gate(), queue_key
+        popped: tuple[str, Any] | None = None
+        if gate is Gate.GO and cls.homed is not None:
+            waiting = connection.lmove(cls.homed, f"{queue_key}:intermediate", "LEFT", "RIGHT")
+            if waiting is not None:
+                source, popped = cls.homed, (queue_key, waiting)
+        if gate is Gate.GO and popped is None:
+            popped = super().lmove(connection, queue_key, timeout)
         if popped is not None:
             faults.reach("bell_popped")
         if popped is not None and (gate := cls.gate()) is not Gate.GO:
             with connection.pipeline() as pipe:
                 pipe.lrem(f"{queue_key}:intermediate", 1, popped[1])
-                pipe.lpush(queue_key, popped[1])
+                pipe.lpush(source, popped[1])
+                if source != queue_key:
+                    pipe.expire(source, BELL_TTL_S)
                 pipe.execute()
         if gate is Gate.STOP:
             raise StopRequested
@@ -172,11 +182,12 @@ class BellWorker(SimpleWorker):
     max_connection_wait_time = 2.0
     """rq sleeps for so long between tries while the server is away, deaf to a stop."""
 
-    def __init__(self, queue: str, name: str, connection: Redis, **options: Any) -> None:
+    def __init__(self, queue: str, name: str, connection: Redis, *, node: str | None = None, **options: Any) -> None:
         ask = self.gate
 
         class GatedQueue(BellQueue):
             gate = staticmethod(ask)
+            homed = None if node is None else keys.homed(queue, node)
 
         self.queue_class = GatedQueue
         self.stop_signals = 0

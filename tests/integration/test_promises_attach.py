@@ -12,6 +12,7 @@ from typing import Any
 from collimate_rl.client import CollimateClient
 from collimate_rl.protocol import keys
 from tests.fixtures.leftovers import check_nothing_is_left
+from tests.fixtures.own_daemon import OwnDaemon
 from tests.fixtures.recovery import CHECKED, execs, ledger, owner_pid, sessions_of
 from tests.fixtures.worker_batches import RIGHT, WRONG, Audit, slow
 from tests.fixtures.worker_nodes import HASTY, Node, until
@@ -150,5 +151,28 @@ def test_a_large_group_keeps_every_verdict_through_kills_of_its_owners_threads(
     assert seen.items() <= stand.items()
     assert len(stand) == 48
     assert started.stop() == 0
+    audit.check_each_answered_once()
+    check_nothing_is_left(audit.queue.client)
+
+
+def test_an_idle_node_does_not_take_what_the_killed_workers_own_node_can_attach_to(
+    node: StartNode, audit: Audit, daemon: CollimateClient, own_daemon: OwnDaemon
+) -> None:
+    """Two nodes, each with a daemon of its own: the other's processes wait for a bell while the only one here dies."""
+    own_daemon.serve()
+    here = node("n1", processes=1, slots=8, timing=ONLY_BURYING)
+    k = audit.submit([RIGHT, stamped(12)], recovery="attach", timeout_seconds=40)
+    here.wait_for("candidate_graded", k=k)
+    until(lambda: execs(daemon, k) == {1: 1}, "it never started")
+    other = node("n2", processes=2, slots=8, timing=ONLY_BURYING, backend=own_daemon.backend)
+    other.wait_for("worker_ready", count=2)
+    os.kill(owner_pid(here, k), signal.SIGKILL)
+    result = audit.result(k)
+    assert [(v.reward, v.node, v.recovered, v.attempt) for v in result.results] == [
+        (1.0, "n1", "none", 1),
+        (1.0, "n1", "waited", 2),
+    ]
+    assert other.events("batch_claimed", k=k) == []
+    assert (here.stop(), other.stop()) == (0, 0)
     audit.check_each_answered_once()
     check_nothing_is_left(audit.queue.client)

@@ -467,7 +467,7 @@ def test_releasing_what_is_cancelled_or_overdue_answers_it(each_queue: BatchQueu
 def test_a_release_of_an_unknown_kind_is_a_mistake(each_queue: BatchQueue) -> None:
     run = lua.bind(each_queue.client, "release", each_queue.timing)
     with pytest.raises(ValueError, match="none of clean"):
-        run("0" * 32, "o", 1, "whenever", 0, "")
+        run("0" * 32, "o", 1, "whenever", 0, 0, "")
 
 
 def test_resubmission_while_owned_is_the_same_batch(each_queue: BatchQueue) -> None:

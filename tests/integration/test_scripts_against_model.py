@@ -26,7 +26,8 @@ from tests.fixtures.model_worlds import Call, Worlds
 TIMING = Timing()
 CASES = 60 * int(os.environ.get("REPEAT", "1"))
 FURTHER = 3
-SHARE = {"mend": 6, "publish": 4, "claim": 4, "release": 4, "bury": 3, "lease": 1, "beat": 1, "bump": 3, "cancel": 1}
+SHARE = {"submit": 5, "mend": 6, "publish": 4, "claim": 4, "release": 4, "bury": 3, "bump": 3}
+SHARE |= {"lease": 1, "beat": 1, "cancel": 1}
 """Half of `CASES` times this: more where a script has more ways to go."""
 REPLIES = {
     "submit": {"NEW", "SAME", "DONE", "CONFLICT", "FULL", "WINDOW"},

@@ -136,7 +136,7 @@ def _released_by_anybody(store: Store, k: str, owner: str, fence: int, mode: str
     ("call", "wrong", "size", "told"),
     [
         ("verdict", _verdict_overwritten, {"faults": 1, "attach": False}, "the verdict of 0 changed|not the owner"),
-        ("claim", _claimed_without_ledger, {"faults": 1, "kinds": {"crash"}}, "although it did in"),
+        ("claim", _claimed_without_ledger, {"faults": 1, "kinds": {"crash"}}, "although it did in|which w. uses"),
         ("verdict", _verdict_of_anybody, {"faults": 1, "kinds": {"pause"}}, "although it is not the owner"),
         ("publish", _published_by_anybody, {"faults": 1, "kinds": {"pause"}}, "although it is not the owner"),
         ("claim", _claimed_under_a_living_lease, {"faults": 1, "kinds": {"bells"}}, "w. is robbed of its batch"),

@@ -86,10 +86,10 @@ def test_the_dead_give_back_what_they_owned(queue: BatchQueue) -> None:
     queue.client.delete(keys.rq_queue("grade"))
     take(queue, k, worker="w1", node="n1")
     queue.alive({"w1": str(OWN)})
-    bury(queue, queue.client, "n1", "w1")
+    bury(queue, queue.client, "n1", "w1", home=True)
     assert (state(queue.client, k)["status"], state(queue.client, k)["losses"]) == ("open", "1")
     assert len(bells(queue.client)) == 1
-    bury(queue, queue.client, "n1", "w1")
+    bury(queue, queue.client, "n1", "w1", home=True)
     assert len(bells(queue.client)) == 1
 
 
@@ -100,7 +100,7 @@ def test_at_start_the_earlier_life_is_buried_and_strangers_are_left(queue: Batch
     for who, name in names.items():
         take(queue, ks[who], owner=who, worker=name, node="n1")
     queue.alive({names["dead"]: str(DEAD), names["elsewhere"]: str(ELSEWHERE), names["plain"]: str(OWN)})
-    bury_earlier_life(queue, queue.client, "n1")
+    bury_earlier_life(queue, queue.client, "n1", home=False)
     found = {who: state(queue.client, k)["status"] for who, k in ks.items()}
     assert found == {"dead": "open", "silent": "open", "elsewhere": "running", "plain": "running"}
 
@@ -113,7 +113,7 @@ def test_an_orphan_is_killed_first(queue: BatchQueue) -> None:
         name, k = worker_name("n1", "0"), put(queue, make_batch())
         take(queue, k, worker=name, node="n1")
         queue.alive({name: str(identity)})
-        bury_earlier_life(queue, queue.client, "n1")
+        bury_earlier_life(queue, queue.client, "n1", home=False)
         assert orphan.wait(30) == -9
         assert state(queue.client, k)["status"] == "open"
     finally:

@@ -1,11 +1,13 @@
 -- bury: the supervisor knows that a worker's process is gone; what it owned goes back at once.
 --
 -- node, worker   names
+-- home   1: sessions on this node's daemon can be reached from no other node; a batch with sessions is kept for this
+--        node for T.home_ms
 --
 -- Replies {NONE} (it owned nothing, or what it owned is another's by now), {RELEASED, k}, {ANSWERED, k}.
 -- Counts a loss (the worker's alive key goes first). Rings at the front. Sent again: NONE.
--- Writes alive, owned, state, pending, flight, a bell; after an answer see answer.lua.
-local A, bad = args('node:name worker:name')
+-- Writes alive, owned, state, pending, flight, homed, bells; after an answer see answer.lua.
+local A, bad = args('node:name worker:name home:flag')
 if bad then return bad end
 local owned = 'col:owned:' .. A.node
 local wrong = mistyped({ owned, 'hash' })
@@ -26,4 +28,5 @@ if loss(S) then
 end
 disown(S)
 ring(S, false)
+if A.home then keep_home(S) end
 return { 'RELEASED', k }

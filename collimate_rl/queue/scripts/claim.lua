@@ -7,7 +7,8 @@
 -- Replies:
 --   {OK, fence, lease ms, deadline in ms (may be negative), queued ms, cautious 0/1, losses, errors, passes,
 --    payload, verdicts {index, blob, …}, ledger {index, blob, …}, blame {per candidate; empty unless cautious}}
---   {BUSY, ms}  somebody else's lease lives (or has expired while the queue's clock isn't settled)
+--   {BUSY, ms}  somebody else's lease lives (or has expired while the queue's clock isn't settled), or it is kept for the
+--               node that has its sessions
 --   {DONE}      answered; perhaps just now, because it was cancelled, past its deadline, or its lost owner left nothing that may run
 --   {GONE}      nothing is known of it
 -- Sent again by the same live owner it gives the same answer, and changes nothing.
@@ -35,6 +36,7 @@ if live(S) then
   return { 'BUSY', S.lease_until - S.t }
 end
 if due_answer(S) then return { 'DONE' } end
+if S.status == 'open' and S.home_until > S.t and S.home ~= A.node then return { 'BUSY', S.home_until - S.t } end
 if S.status == 'running' then
   if not settled(S.queue, S.t) then return { 'BUSY', T.look_ms } end
   if loss(S) then
@@ -48,7 +50,7 @@ S.owner, S.worker, S.node, S.lease_until = A.owner, A.worker, A.node, S.t + T.le
 if S.claimed_at == 0 then S.claimed_at = S.t end
 redis.call('HSET', S.p.state, 'status', 'running', 'owner', A.owner, 'worker', A.worker, 'node', A.node,
   'fence', int(S.fence), 'lease_until', int(S.lease_until), 'claimed_at', int(S.claimed_at),
-  'unlisted', '0', 'unlisted_at', '0', 'ring_at', '0', 'released_by', '', 'released_out', '')
+  'unlisted', '0', 'unlisted_at', '0', 'ring_at', '0', 'home_until', '0', 'released_by', '', 'released_out', '')
 redis.call('HSET', 'col:owned:' .. A.node, A.worker, A.k)
 check_at(S, S.lease_until)
 for _, key in ipairs({ S.p.batch, S.p.state, S.p.verdicts, S.p.ledger, S.p.cases, S.p.askers }) do keep(S, key) end

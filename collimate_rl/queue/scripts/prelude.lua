@@ -72,11 +72,11 @@ end
 
 local TEXT_FIELDS = {
   'status', 'run', 'id', 'producer', 'queue', 'hash', 'owner', 'worker', 'node', 'submitted_at', 'bell',
-  'released_by', 'released_out',
+  'released_by', 'released_out', 'home',
 }
 local INT_FIELDS = {
   'epoch', 'n', 'fence', 'lease_until', 'deadline_at', 'cancel', 'rings', 'unlisted', 'unlisted_at', 'losses',
-  'errors', 'passes', 'cautious', 'ring_at', 'ring_back', 'created_at', 'claimed_at',
+  'errors', 'passes', 'cautious', 'ring_at', 'ring_back', 'created_at', 'claimed_at', 'home_until',
 }
 
 local function keys_of(k)
@@ -134,6 +134,9 @@ local function load(k, ...)
   if S.node ~= '' then
     more[#more + 1] = 'col:owned:' .. S.node
     more[#more + 1] = 'hash'
+    S.homed = 'col:homed:' .. S.queue .. ':' .. S.node
+    more[#more + 1] = S.homed
+    more[#more + 1] = 'list'
   end
   bad = mistyped(more)
   if bad then return nil, bad end
@@ -183,9 +186,9 @@ local function turn(S)
   return nil
 end
 
--- ring(S, back): one more bell, an rq job of its own id k-n, at the front or, `back`, in its run's turn. Its fields
--- were made once, at submit, by rq's own Job.to_dict(); they are kept as netstrings ("3:abc") in the state.
-local function ring(S, back)
+-- bell(S): one more bell, an rq job of its own id k-n, on no list yet. Its fields were made once, at submit, by rq's own
+-- Job.to_dict(); they are kept as netstrings ("3:abc") in the state.
+local function bell(S)
   S.rings = S.rings + 1
   local jid = S.k .. '-' .. int(S.rings)
   local fields, at = {}, 1
@@ -198,6 +201,12 @@ local function ring(S, back)
   redis.call('HSET', 'rq:job:' .. jid, unpack(fields))
   redis.call('HSET', 'rq:job:' .. jid, 'description', S.run .. '/' .. S.id .. ' #' .. int(S.rings))
   redis.call('PEXPIRE', 'rq:job:' .. jid, int(T.bell_ms))
+  return jid
+end
+
+-- ring(S, back): one more bell at the front or, `back`, in its run's turn.
+local function ring(S, back)
+  local jid = bell(S)
   redis.call('SADD', 'rq:queues', S.list)
   if back then
     local before = turn(S)
@@ -212,6 +221,22 @@ local function ring(S, back)
   end
   redis.call('HSET', S.p.state, 'rings', int(S.rings), 'unlisted', '0', 'unlisted_at', '0', 'ring_at', '0')
   check_at(S, S.t + T.recheck_ms)
+end
+
+-- keep_home(S): after disown and ring. Where the ledger names a session of a candidate without a verdict, only the node of
+-- the last owner may claim the batch for a while; a bell waits on that node's own list, which its workers look at first.
+local function keep_home(S)
+  local sessions = false
+  for _, i in ipairs(redis.call('HKEYS', S.p.ledger)) do
+    if redis.call('HEXISTS', S.p.verdicts, i) == 0 then sessions = true end
+  end
+  if not sessions then return end
+  redis.call('RPUSH', S.homed, bell(S))
+  redis.call('PEXPIRE', S.homed, int(T.bell_ms))
+  local at = S.t + T.home_ms
+  redis.call('HSET', S.p.state, 'rings', int(S.rings), 'home', S.node, 'home_until', int(at), 'ring_at', int(at),
+    'ring_back', '0')
+  check_at(S, at)
 end
 
 -- ring_after(S, ms, back): no bell yet; `mend` rings when the time has come.

@@ -6,7 +6,7 @@
 --
 -- Replies {PURGED, the status that it had}; {OTHER} (another run's, nothing was written); {GONE} (nothing is known of
 -- it). Sent again: GONE.
--- Deletes the batch's keys, its bells and their job hashes, its entries in pending, inflight, owned and quarantine. The
+-- Deletes the batch's keys, its bells and their job hashes, its entries in pending, inflight, homed, owned and quarantine. The
 -- producers' streams and cursors are the caller's to delete: they are of the run, not of a batch.
 local A, bad = args('k:key run:name')
 if bad then return bad end
@@ -15,12 +15,21 @@ if broken then return broken end
 if not S then return { 'GONE' } end
 if S.run ~= A.run then return { 'OTHER' } end
 local popped = S.list .. ':intermediate'
-broken = mistyped({ popped, 'list' })
+local own_lists, look = {}, { popped, 'list' }
+for _, node in ipairs({ S.node, S.home }) do
+  if node ~= '' then
+    own_lists[#own_lists + 1] = 'col:homed:' .. S.queue .. ':' .. node
+    look[#look + 1] = own_lists[#own_lists]
+    look[#look + 1] = 'list'
+  end
+end
+broken = mistyped(look)
 if broken then return broken end
 for n = 1, S.rings do
   local jid = A.k .. '-' .. int(n)
   redis.call('LREM', S.list, 0, jid)
   redis.call('LREM', popped, 0, jid)
+  for _, own_list in ipairs(own_lists) do redis.call('LREM', own_list, 0, jid) end
   redis.call('DEL', 'rq:job:' .. jid)
 end
 if S.node ~= '' and redis.call('HGET', 'col:owned:' .. S.node, S.worker) == A.k then

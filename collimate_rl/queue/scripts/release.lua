@@ -8,12 +8,13 @@
 --               T.max_errors-th in a row without a verdict answers what is left `internal`
 -- drop   1: takes the ledger entries of unjudged candidates out and returns them (their sessions are the caller's
 --        to delete)
+-- home   1: with clean, a batch that keeps sessions is kept for this node first, as in bury.lua
 -- detail for people, beside `internal`
 --
 -- Replies {RELEASED or ANSWERED, index, entry, …}; {FENCED}. A batch that is cancelled or past its deadline is
 -- answered instead. Sent again by the same owner: the same reply.
--- Writes state, owned, pending, flight, ledger, a bell; after an answer see answer.lua.
-local A, bad = args('k:key owner:name fence:int mode:text drop:flag detail:bytes')
+-- Writes state, owned, pending, flight, ledger, homed, bells; after an answer see answer.lua.
+local A, bad = args('k:key owner:name fence:int mode:text drop:flag home:flag detail:bytes')
 if bad then return bad end
 if A.mode ~= 'clean' and A.mode ~= 'pass' and A.mode ~= 'later' and A.mode ~= 'error' then
   return redis.error_reply('COLARG mode is none of clean, pass, later, error')
@@ -70,5 +71,6 @@ elseif A.mode == 'later' then
 else
   disown(S)
   ring(S, false)
+  if A.home then keep_home(S) end
 end
 return reply
