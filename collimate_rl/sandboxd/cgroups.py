@@ -26,6 +26,8 @@ _SOCKETS_PART = 8
 """What part of its memory limit a fork may have in inet sockets beside it, where they are counted apart."""
 _KEPT = 64
 """Empty groups kept for reuse, per set of limits."""
+_VANISHED = (errno.ENOENT, errno.ENODEV)
+"""What a group that somebody else removes answers: the second, when it went after its file was opened."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,10 +229,12 @@ def _write_if_there(path: str, value: int) -> None:
 
 
 def sweep(folder: str) -> None:
-    """Kill what is left in a group and below it, and remove the folders."""
+    """Kill what is left in a group and below it, and remove the folders; several daemons may at the same moment."""
     try:
         below = [entry.path for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False)]
-    except FileNotFoundError:
+    except OSError as exc:
+        if exc.errno not in _VANISHED:
+            raise
         return
     for path in below:
         sweep(path)
@@ -248,7 +252,9 @@ def _pids(folder: str) -> list[int]:
     try:
         with open(f"{folder}/cgroup.procs") as stream:
             return [int(line) for line in stream if int(line) > 0]
-    except FileNotFoundError:
+    except OSError as exc:
+        if exc.errno not in _VANISHED:
+            raise
         return []
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -213,6 +215,20 @@ def test_a_group_that_is_not_this_users_is_not_waited_for(
     monkeypatch.setattr(os, "rmdir", refuse)
     cgroups.sweep(str(tmp_path))
     assert attempts == [str(tmp_path)]
+
+
+def test_a_group_that_goes_while_it_is_read_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two daemons that start sweep what a third one left: the kernel answers ENODEV where the other was faster."""
+
+    class Vanished(io.StringIO):
+        def __next__(self) -> str:
+            shutil.rmtree(tmp_path / "g")
+            raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
+
+    (tmp_path / "g").mkdir()
+    monkeypatch.setattr(cgroups, "open", lambda _path: Vanished(), raising=False)
+    cgroups.sweep(str(tmp_path / "g"))
+    assert not (tmp_path / "g").exists()
 
 
 def test_processes_of_another_user_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
