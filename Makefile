@@ -10,7 +10,7 @@ JOBS ?= 3
 CHAOS_SEED ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test fast lint bench chaos clean
+.PHONY: help setup demo test fast lint bench chaos soak clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ chaos: $(STAMP)  ## The queue at length: every fault on 1,000 batches, and large
 	CHAOS=long CHAOS_SEED=$(CHAOS_SEED) $(BIN)/python -m pytest -q -s tests/chaos
 	EXPLORE=long REPEAT=20 $(BIN)/python -m pytest -q tests/unit/test_protocol_explorer.py \
 	  tests/integration/test_scripts_against_model.py tests/integration/test_queue_fairness.py
+
+soak: $(STAMP)  ## The sandbox daemon at length: 20,000 execs and 2,000 sessions with flat resources, 1,000 sessions at once
+	SOAK=long $(BIN)/python -m pytest -q -s tests/integration/test_sandboxd_soak.py
 
 clean:  ## Remove .venv, the caches and what builds leave
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info build dist
