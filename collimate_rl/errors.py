@@ -5,6 +5,9 @@
     ├── AmbiguousError              sent, no answer: it may or may not have happened
     │   └── MalformedAnswer         an answer came that is none of the API's
     ├── CollimateDrainingError      the daemon refuses work because it is going away
+    ├── GatewayError                the gateway's own refusal: message, status, code
+    │   ├── DemoTierLimit           a limit of the demo tier; the message is the server's, word for word
+    │   └── TemplateBakeFailed      a template ended in the phase Failed; .status says why
     ├── TransferError               file IO with a sandbox did not arrive whole
     ├── CollimateTaskError          a command failed inside the guest: the task's own doing
     ├── SandboxKilled               a candidate brought its sandbox down, twice: its own doing
@@ -25,8 +28,13 @@ Arguments that are wrong in themselves are plain `ValueError`s; a wait that ran 
 
 from __future__ import annotations
 
+from typing import Any
+
 RETRYABLE_BEFORE_WORK = frozenset({"at_capacity", "session_bringup_failed", "draining"})
 """Codes that prove that nothing ran, so that a create or an exec may be sent again (docs/reference/sdk.md, Retries)."""
+
+BACKPRESSURE = frozenset({"at_capacity", "rate_limited", "demo_tier_limit"})
+"""Codes that say "not now", before anything ran: a worker waits them out until its batch's deadline."""
 
 MISCONFIGURED = frozenset(
     {
@@ -88,6 +96,32 @@ class CollimateDrainingError(CollimateError):
 
     def __init__(self, message: str, status: int | None = 503, error_code: str | None = "draining") -> None:
         super().__init__(message, status, error_code)
+
+
+class GatewayError(CollimateError):
+    """The gateway refused. `code` (also `error_code`) is its code, or a daemon's behind it; `status` the HTTP status."""
+
+    def __init__(self, message: str, status: int | None = None, code: str | None = None) -> None:
+        super().__init__(message, status, code)
+
+    @property
+    def code(self) -> str | None:
+        return self.error_code
+
+
+class DemoTierLimit(GatewayError):
+    """A limit of the demo tier, refused before anything ran. The message is meant for the user, and shown as it came."""
+
+    def __init__(self, message: str, status: int | None = 429, code: str | None = "demo_tier_limit") -> None:
+        super().__init__(message, status, code)
+
+
+class TemplateBakeFailed(GatewayError):
+    """A template ended in the phase Failed, for good. `status` is what the gateway tells of it (`TemplateStatus`)."""
+
+    def __init__(self, message: str, status: Any = None, code: str | None = "template_bake_failed") -> None:
+        super().__init__(message, None, code)
+        self.status = status
 
 
 class TransferError(CollimateError):
