@@ -35,9 +35,11 @@ class StopSignals:
 
     def wait(self, other: int | None = None) -> None:
         """Until one more signal came, or the descriptor `other` is readable or closed at its other end."""
-        watched = [self._read] if other is None else [self._read, other]
-        readable, _, _ = select.select(watched, [], [])
-        if self._read in readable:
+        # By poll: a daemon with many sessions has descriptors above 1023, where select ends.
+        poll = select.poll()
+        for fd in (self._read,) if other is None else (self._read, other):
+            poll.register(fd, select.POLLIN)
+        if self._read in dict(poll.poll()):
             os.read(self._read, 1)
 
 
