@@ -1,9 +1,8 @@
-"""One HTTP/1.1 connection to a daemon, over TCP or an AF_UNIX socket, on `http.client`.
+"""One HTTP/1.1 connection, over TCP, TLS or an AF_UNIX socket, on `http.client`.
 
 Three things differ from the standard classes, each for a reason:
 
-- every read and write ends at one absolute deadline, because a socket timeout alone lets a peer that drips
-  a byte per second hold its caller for ever;
+- every read and write ends at one absolute deadline;
 - a request leaves in one write, and the bytes that left are counted, because "nothing was sent" is what
   makes a create or an exec safe to send again;
 - response headers are read without `email.parser`, which costs more than the rest of a local request.
@@ -14,27 +13,26 @@ from __future__ import annotations
 import http.client
 import os
 import select
-import socket
-import struct
+import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 from urllib.parse import urlsplit
 
-Clock = Callable[[], float]
+from collimate_rl._sockets import CONNECT_TIMEOUT_S, Clock, DeadlineSocket, DeadlineTlsSocket, open_tcp, open_unix
+from collimate_rl._transport import Answer
 
-CONNECT_TIMEOUT_S: Final = 10.0
 _MAX_LINE = 65_536
 _MAX_HEADERS = 100
 _UNIX_PATH_BYTES = 107
-_LONGEST_WAIT_S = 1e6  # what a socket timeout can hold on every platform
+_PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Endpoint:
-    """Where a daemon listens: `unix_path`, or `host` and `port`; `prefix` goes before every path."""
+    """Where a server listens: `unix_path`, or `host` and `port`; `prefix` goes before every path."""
 
+    scheme: str = "http"
     host: str = "localhost"
     port: int = 80
     unix_path: str | None = None
@@ -52,53 +50,41 @@ class Endpoint:
 
     @classmethod
     def parse(cls, base_url: str) -> Endpoint:
-        """`http://host[:port][/prefix]`, or `unix:/path/to.sock`; anything else is a `ValueError`."""
+        """`http[s]://host[:port][/prefix]`, or `unix:/path/to.sock`; anything else is a `ValueError`."""
         if base_url.startswith("unix:"):
             path = base_url.removeprefix("unix:")
             return cls.unix("/" + path.lstrip("/") if path.startswith("//") else path)
         parts = urlsplit(base_url)
-        if parts.scheme != "http":
-            raise ValueError(f"a daemon's address is http://host:port or unix:/path, not {base_url!r}")
+        if parts.scheme not in _PORTS:
+            raise ValueError(f"an address is http://host:port, https://host:port or unix:/path, not {base_url!r}")
         if not parts.hostname or parts.query or parts.fragment or parts.username or not base_url.isascii():
-            raise ValueError(f"not the address of a daemon: {base_url!r}")
+            raise ValueError(f"not the address of a server: {base_url!r}")
         if any(ord(char) <= 0x20 or char == "\x7f" for char in base_url):
             raise ValueError(f"an address holds no blanks or control characters: {base_url!r}")
-        return cls(host=parts.hostname, port=parts.port or 80, prefix=parts.path.rstrip("/"))
+        port = parts.port or _PORTS[parts.scheme]
+        return cls(scheme=parts.scheme, host=parts.hostname, port=port, prefix=parts.path.rstrip("/"))
+
+    @property
+    def is_tls(self) -> bool:
+        return self.scheme == "https"
 
     @property
     def host_header(self) -> str:
         if self.unix_path is not None:
             return "localhost"
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.port == 80 else f"{host}:{self.port}"
+        return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 
     def __str__(self) -> str:
-        return f"unix:{self.unix_path}" if self.unix_path is not None else f"http://{self.host_header}{self.prefix}"
-
-
-class _DeadlineSocket(socket.socket):
-    """A socket whose reads end at `deadline`, however the peer spreads its bytes."""
-
-    __slots__ = ("clock", "deadline")
-    clock: Clock
-    deadline: float
-
-    def wait_at_most_until(self, deadline: float) -> None:
-        self.deadline = deadline
-
-    def arm(self) -> None:
-        left = self.deadline - self.clock()
-        if left <= 0:
-            raise TimeoutError("the deadline has passed")
-        self.settimeout(min(left, _LONGEST_WAIT_S))
-
-    def recv_into(self, *args: object) -> int:  # as http.client's reader calls it
-        self.arm()
-        return super().recv_into(*args)  # type: ignore[arg-type]
+        if self.unix_path is not None:
+            return f"unix:{self.unix_path}"
+        return f"{self.scheme}://{self.host_header}{self.prefix}"
 
 
 class Response(http.client.HTTPResponse):
-    """`begin` as in the standard class, with the header lines split by hand."""
+    """`begin` as in the standard class, with the header lines split by hand into `fields`, names in lower case."""
+
+    fields: dict[str, str]
 
     def begin(self) -> None:
         version, status = self._status_line()
@@ -108,7 +94,7 @@ class Response(http.client.HTTPResponse):
         self.code = self.status = status
         self.reason = ""
         self.version = 10 if version == "HTTP/1.0" else 11
-        headers = self._header_lines()
+        self.fields = headers = self._header_lines()
         self.headers = self.msg = http.client.HTTPMessage()
         self.chunked = headers.get("transfer-encoding", "").lower() == "chunked"
         self.chunk_left = None
@@ -161,69 +147,49 @@ class Connection(http.client.HTTPConnection):
     """A connection that collects a request and writes it whole; `sent` counts the bytes that left."""
 
     response_class = Response
-    sock: _DeadlineSocket | None
+    sock: DeadlineSocket | DeadlineTlsSocket | None
 
-    def __init__(self, endpoint: Endpoint, clock: Clock = time.monotonic) -> None:
+    def __init__(self, endpoint: Endpoint, clock: Clock = time.monotonic, tls: ssl.SSLContext | None = None) -> None:
         super().__init__(endpoint.host, endpoint.port)
         self._endpoint = endpoint
         self._clock = clock
+        self._tls = tls
         self._parts: list[bytes] = []
         self.sent = 0
         self.idle_since = 0.0
 
-    def connect(self) -> None:
-        """Raises `OSError`, in at most `CONNECT_TIMEOUT_S` seconds per address."""
-        path = self._endpoint.unix_path
-        if path is not None:
-            self.sock = self._opened(socket.AF_UNIX, path)
+    def connect_within(self, wait_s: float) -> None:
+        """Raises `OSError`, in at most `wait_s` seconds, and `CONNECT_TIMEOUT_S`, per address."""
+        if self._endpoint.unix_path is not None:
+            self.sock = open_unix(self._endpoint.unix_path)
             return
-        error: OSError | None = None
-        for family, _, _, _, address in socket.getaddrinfo(
-            self._endpoint.host, self._endpoint.port, type=socket.SOCK_STREAM
-        ):
-            try:
-                self.sock = self._opened(family, address)
-            except OSError as exc:
-                error = exc  # the next address of the same name may do
-            else:
-                self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                return
-        raise error or OSError(f"no address for {self._endpoint.host}")
-
-    def _opened(self, family: int, address: object) -> _DeadlineSocket:
-        sock = _DeadlineSocket(family, socket.SOCK_STREAM)
-        sock.clock = self._clock
-        try:
-            if family == socket.AF_UNIX:
-                # In non-blocking mode a full backlog is EAGAIN at once; in blocking mode the kernel waits for room,
-                # and SO_SNDTIMEO bounds that wait.
-                wait = struct.pack("@ll", int(CONNECT_TIMEOUT_S), 0)
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, wait)
-            else:
-                sock.settimeout(CONNECT_TIMEOUT_S)
-            sock.connect(address)  # type: ignore[arg-type]  # as getaddrinfo gave it
-        except BaseException:
-            sock.close()
-            raise
-        return sock
+        wait_s = min(wait_s, CONNECT_TIMEOUT_S)
+        if wait_s <= 0:
+            raise TimeoutError("the deadline has passed")
+        self.sock = open_tcp(self._endpoint.host, self._endpoint.port, tls=self._tls, wait_s=wait_s)
 
     def send(self, data: bytes) -> None:  # type: ignore[override]  # only bytes are sent here
         self._parts.append(data)
 
-    def write(self, method: str, path: str, body: bytes | None, deadline: float) -> None:
-        """Send one request whole. Raises `OSError`; `sent` then says whether a byte of it left."""
+    def write(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str], deadline: float) -> None:
+        """Send one request whole. Raises `OSError`; `sent` then says whether a byte of it left.
+
+        A path or a header that HTTP does not take is a `ValueError`, before anything is sent.
+        """
         self.sent = 0
         self._parts.clear()
         self.putrequest(method, self._endpoint.prefix + path, skip_host=True, skip_accept_encoding=True)
         self.putheader("Host", self._endpoint.host_header)
         self.putheader("Accept", "application/json")
+        for name, value in headers.items():
+            self.putheader(name, value)
         if body is not None:
             self.putheader("Content-Type", "application/json")
             self.putheader("Content-Length", str(len(body)))
         self.endheaders(body)
         sock = self.sock
         assert sock is not None
-        sock.wait_at_most_until(deadline)
+        sock.wait_at_most_until(deadline, self._clock)
         rest = memoryview(b"".join(self._parts))
         self._parts.clear()
         while rest:
@@ -232,26 +198,28 @@ class Connection(http.client.HTTPConnection):
             self.sent += written
             rest = rest[written:]
 
-    def read(self, limit: int, deadline: float) -> tuple[int, bytes, bool]:
-        """The answer's status, its body and whether the connection may carry another request.
+    def read(self, limit: int, deadline: float) -> tuple[Answer, bool]:
+        """The answer, and whether the connection may carry another request.
 
         Raises `OSError` and `http.client.HTTPException`; a body above `limit` bytes is an `HTTPException`.
         """
         sock = self.sock
         assert sock is not None
-        sock.wait_at_most_until(deadline)
+        sock.wait_at_most_until(deadline, self._clock)
         with self.getresponse() as response:
+            assert isinstance(response, Response)
             if response.length is not None and response.length > limit:
                 raise http.client.HTTPException(f"an answer of {response.length} bytes, where {limit} are the limit")
             # read(n) hides a short body of known length, and read() has no bound for the other kinds.
             body = response.read() if response.length is not None else response.read(limit + 1)
             if len(body) > limit:
                 raise http.client.HTTPException(f"an answer of more than {limit} bytes")
-            return response.status, body, not response.will_close and response.isclosed()
+            answer = Answer(status=response.status, headers=response.fields, body=body)
+            return answer, not response.will_close and response.isclosed()
 
     def is_stale(self) -> bool:
         """True when the peer closed the idle connection, or sent what nobody asked for."""
-        if self.sock is None:
+        if self.sock is None or (isinstance(self.sock, ssl.SSLSocket) and self.sock.pending()):
             return True
         poll = select.poll()
         poll.register(self.sock, select.POLLIN | select.POLLHUP | select.POLLERR)

@@ -10,7 +10,6 @@ Answers are the wire's own dicts (see `ExecResult.from_wire` for a typed one). E
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import time
@@ -20,9 +19,10 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from collimate_rl._connection import Endpoint
-from collimate_rl._http import Answer, HttpPool
-from collimate_rl._retry import RetryPolicy, Sleep, Uniform, may_repeat_idempotent, may_repeat_non_idempotent
-from collimate_rl.errors import CollimateDrainingError, CollimateError, MalformedAnswer
+from collimate_rl._http import HttpPool
+from collimate_rl._retry import IDEMPOTENT, NON_IDEMPOTENT, RetryPolicy, Sleep, Uniform
+from collimate_rl._transport import Sender, Transport
+from collimate_rl.errors import CollimateError, MalformedAnswer
 
 DEFAULT_BASE_URL: Final = "http://127.0.0.1:8080"
 SESSION_SOCKET: Final = "/run/collimate-session/serve.sock"
@@ -33,11 +33,6 @@ URL_VARIABLE: Final = "COLLIMATE_SERVE_URL"
 
 EXEC_MARGIN_S: Final = 30
 """How much longer than its own time limit an exec may take to be answered: admission, fork and transfer."""
-
-_MAX_ERROR_TEXT = 4096
-
-# ASCII escapes carry lone surrogates, which UTF-8 cannot.
-_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False, ensure_ascii=True).encode
 
 
 class CollimateClient:
@@ -58,6 +53,7 @@ class CollimateClient:
         retry_budget: float = 30.0,
         unix_socket: str | os.PathLike[str] | None = None,
         *,
+        transport: Transport | None = None,
         sleep: Sleep = time.sleep,
         uniform: Uniform = random.uniform,
     ) -> None:
@@ -69,10 +65,10 @@ class CollimateClient:
         self.retries = retries
         self.backoff = backoff
         self.retry_budget = retry_budget
-        self._policy = RetryPolicy(retries=retries, backoff_s=backoff, budget_s=retry_budget)
-        self._sleep = sleep
-        self._uniform = uniform
-        self._pool = HttpPool(Endpoint.parse(base_url) if unix_socket is None else Endpoint.unix(unix_socket))
+        policy = RetryPolicy(retries=retries, backoff_s=backoff, budget_s=retry_budget)
+        if transport is None:
+            transport = HttpPool(Endpoint.parse(base_url) if unix_socket is None else Endpoint.unix(unix_socket))
+        self._sender = Sender(transport, policy, sleep=sleep, uniform=uniform)
 
     @classmethod
     def for_node_socket(cls, path: str = SESSION_SOCKET, **options: Any) -> CollimateClient:
@@ -100,11 +96,11 @@ class CollimateClient:
         self.close()
 
     def __repr__(self) -> str:
-        return f"CollimateClient({str(self._pool.endpoint)!r})"
+        return f"CollimateClient({self._sender.address!r})"
 
     def close(self) -> None:
         """Close the idle connections. The client stays usable, and opens new ones when it must."""
-        self._pool.close()
+        self._sender.transport.close()
 
     # What the daemon knows
 
@@ -116,7 +112,7 @@ class CollimateClient:
         """The ids of the daemon's templates, as its health lists them."""
         ids = self.health().get("templates", [])
         if not isinstance(ids, list) or not all(isinstance(name, str) for name in ids):
-            raise MalformedAnswer(f"{self._pool.endpoint}: health lists templates that are no names: {str(ids)[:200]}")
+            raise MalformedAnswer(f"{self._sender.address}: health lists templates that are no names: {str(ids)[:200]}")
         return ids
 
     def images(self) -> list[dict[str, Any]]:
@@ -135,7 +131,7 @@ class CollimateClient:
         """`[{session_id, template_id, age_secs, idle_secs, exec_count}]`."""
         sessions = self._repeatable("GET", "/v1/sessions")
         if not isinstance(sessions, list):
-            raise MalformedAnswer(f"{self._pool.endpoint}: the list of sessions is {type(sessions).__name__}")
+            raise MalformedAnswer(f"{self._sender.address}: the list of sessions is {type(sessions).__name__}")
         return [_mapping(session, "session") for session in sessions]
 
     def create_session(
@@ -153,7 +149,7 @@ class CollimateClient:
             body["label"] = label
         session = _mapping(self._once("/v1/sessions", body, self.timeout), "session")
         if not isinstance(session.get("session_id"), str) or not session["session_id"]:
-            raise MalformedAnswer(f"{self._pool.endpoint}: a session was created and its answer names no session_id")
+            raise MalformedAnswer(f"{self._sender.address}: a session was created and its answer names no session_id")
         return session
 
     def get_session(self, session_id: str) -> dict[str, Any]:
@@ -214,39 +210,16 @@ class CollimateClient:
         answer = _mapping(self._once(path, body, max(self.timeout, timeout_seconds + EXEC_MARGIN_S)), "exec")
         exit_code = answer.get("exit_code")
         if isinstance(exit_code, bool) or not isinstance(exit_code, int) or not isinstance(answer.get("stdout"), str):
-            raise MalformedAnswer(f"{self._pool.endpoint}: an exec ran and its answer has no stdout and exit_code")
+            raise MalformedAnswer(f"{self._sender.address}: an exec ran and its answer has no stdout and exit_code")
         return answer
 
     # Sending
 
     def _repeatable(self, method: str, path: str) -> Any:
-        return self._policy.run(
-            lambda: self._read(self._pool.request(method, path, timeout_s=self.timeout)),
-            may_repeat=may_repeat_idempotent,
-            sleep=self._sleep,
-            uniform=self._uniform,
-        )
+        return self._sender.json(method, path, rule=IDEMPOTENT, timeout_s=self.timeout)
 
     def _once(self, path: str, body: Mapping[str, Any], timeout_s: float) -> Any:
-        content = _encode(body).encode("ascii")
-        return self._policy.run(
-            lambda: self._read(self._pool.request("POST", path, content, timeout_s=timeout_s)),
-            may_repeat=may_repeat_non_idempotent,
-            sleep=self._sleep,
-            uniform=self._uniform,
-        )
-
-    def _read(self, answer: Answer) -> Any:
-        if answer.status >= 400:
-            raise _refusal(answer)
-        if not 200 <= answer.status < 300:
-            raise MalformedAnswer(f"{self._pool.endpoint}: answered with status {answer.status}: not a daemon?")
-        try:
-            return json.loads(answer.body)
-        except (ValueError, RecursionError) as exc:
-            raise MalformedAnswer(
-                f"{self._pool.endpoint}: answered {answer.status} with a body that is no JSON: {answer.body[:80]!r}"
-            ) from exc
+        return self._sender.json("POST", path, body, rule=NON_IDEMPOTENT, timeout_s=timeout_s)
 
 
 def _session_path(session_id: str) -> str:
@@ -281,22 +254,3 @@ def _mapping(value: object, what: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise MalformedAnswer(f"the answer to {what} is no JSON object but {type(value).__name__}")
     return value
-
-
-def _refusal(answer: Answer) -> CollimateError:
-    """The daemon's `{error, error_code}`, or the gateway's `{code, message}`, as an error."""
-    try:
-        body = json.loads(answer.body)
-    except (ValueError, RecursionError):
-        body = None
-    fields = body if isinstance(body, dict) else {}
-    code = fields.get("error_code", fields.get("code"))
-    text = fields.get("error", fields.get("message"))
-    if not isinstance(code, str):
-        code = None
-    if not isinstance(text, str):
-        text = answer.body[:200].decode("utf-8", "replace").strip() or "no explanation"
-    message = f"{text[:_MAX_ERROR_TEXT]} (status {answer.status}{f', {code}' if code else ''})"
-    if code == "draining":
-        return CollimateDrainingError(message, answer.status, code)
-    return CollimateError(message, answer.status, code)

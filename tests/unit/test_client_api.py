@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from collimate_rl import client as client_module
-from collimate_rl._retry import RetryPolicy, may_repeat_non_idempotent
+from collimate_rl._retry import NON_IDEMPOTENT, RetryPolicy
+from collimate_rl._transport import Answer
 from collimate_rl.client import CollimateClient
 from collimate_rl.errors import (
     AmbiguousError,
@@ -149,21 +150,33 @@ def test_an_empty_session_id_never_reaches_the_list_of_sessions(client: Collimat
     ("client_timeout", "timeout_seconds", "expected"), [(120.0, 30, 120.0), (120.0, 100, 130), (1, 5, 35)]
 )
 def test_an_exec_is_waited_for_beyond_its_own_limit(
-    monkeypatch: pytest.MonkeyPatch, client_timeout: float, timeout_seconds: int, expected: float
+    client_timeout: float, timeout_seconds: int, expected: float
 ) -> None:
-    seen: list[float] = []
-    made = CollimateClient(timeout=client_timeout)
-    monkeypatch.setattr(
-        made._pool,
-        "request",
-        lambda method, path, body, timeout_s: (
-            seen.append(timeout_s),
-            client_module.Answer(status=200, body=b'{"stdout":"","exit_code":0}'),
-        )[1],
-    )
+    class Recording:
+        address = "nowhere"
+
+        def __init__(self) -> None:
+            self.waits: list[float] = []
+
+        def request(
+            self,
+            method: str,
+            path: str,
+            body: bytes | None = None,
+            *,
+            headers: Mapping[str, str] | None = None,
+            timeout_s: float,
+        ) -> Answer:
+            self.waits.append(timeout_s)
+            return Answer(status=200, body=b'{"stdout":"","exit_code":0}')
+
+        def close(self) -> None: ...
+
+    transport = Recording()
+    made = CollimateClient(timeout=client_timeout, transport=transport)
     made.exec_once("py", code="1", timeout_seconds=timeout_seconds)
     made.session_exec("s", code="1", timeout_seconds=timeout_seconds)
-    assert seen == [expected, expected]
+    assert transport.waits == [expected, expected]
 
 
 # When it is sent again
@@ -255,7 +268,7 @@ def test_the_sum_of_the_pauses_is_bounded() -> None:
 
     policy = RetryPolicy(retries=5000, backoff_s=1.0, budget_s=30.0)
     with pytest.raises(CollimateError):
-        policy.run(refused, may_repeat=may_repeat_non_idempotent, sleep=pauses.append, uniform=lambda low, high: high)
+        policy.run(refused, rule=NON_IDEMPOTENT, sleep=pauses.append, uniform=lambda low, high: high)
     assert sum(pauses) == 30.0
     assert pauses == [1.0, 2.0, 4.0, 8.0, 15.0]
 
@@ -342,7 +355,7 @@ def test_a_refusal_carries_its_code_and_words(
         {"retries": -1},
         {"backoff": -1},
         {"retry_budget": float("nan")},
-        {"base_url": "https://daemon"},
+        {"base_url": "ftp://daemon"},
         {"unix_socket": "/" + "x" * 200},
     ],
 )
@@ -375,7 +388,7 @@ def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.Monke
 
 def where(found: SessionClient) -> str:
     assert isinstance(found, CollimateClient)
-    return str(found._pool.endpoint)
+    return found._sender.address
 
 
 def test_the_order_of_connect(environment: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -153,7 +153,7 @@ def test_nothing_listens(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     for url in (f"http://127.0.0.1:{port}", "unix:" + os.path.relpath(tmp_path / "none")):
-        with pytest.raises(UnreachableError, match="is the daemon running"):
+        with pytest.raises(UnreachableError, match="is the server running"):
             get(HttpPool(Endpoint.parse(url)))
 
 
@@ -260,14 +260,14 @@ def test_an_answer_that_ends_the_connection(server: ScriptedServer, pool: HttpPo
 def test_silence_ends_at_the_deadline(server: ScriptedServer, pool: HttpPool) -> None:
     never = threading.Event()
     server.script = [lambda peer, request: never.wait(20)]
-    with pytest.raises(AmbiguousError, match=r"within 0\.05 s"):
+    with pytest.raises(AmbiguousError, match="before its deadline"):
         get(pool, timeout_s=0.05)
     never.set()
 
 
 def test_a_peer_that_drips_bytes_is_held_to_the_whole_deadline(server: ScriptedServer, pool: HttpPool) -> None:
     server.script = [drip(frame(b"x" * 10_000), 0.02)]
-    with pytest.raises(AmbiguousError, match=r"within 0\.2 s"):
+    with pytest.raises(AmbiguousError, match="before its deadline"):
         get(pool, timeout_s=0.2)
 
 
@@ -315,7 +315,6 @@ def test_a_full_backlog_of_a_unix_socket_is_waited_for(tmp_path: Path) -> None:
     [
         "",
         "localhost:80",
-        "https://h",
         "ftp://h",
         "http://",
         "http://u@h",
@@ -338,6 +337,8 @@ def test_a_socket_path_must_fit_an_address() -> None:
 def test_addresses() -> None:
     assert str(Endpoint.parse("http://h:8080/a/b/")) == "http://h:8080/a/b"
     assert Endpoint.parse("http://[::1]:9").host_header == "[::1]:9"
+    assert str(Endpoint.parse("https://h/a")) == "https://h/a"
+    assert Endpoint.parse("https://h:8443").host_header == "h:8443"
     assert Endpoint.parse("unix:///run/s").unix_path == "/run/s"
     assert Endpoint.parse("unix:/run/s").unix_path == "/run/s"
 

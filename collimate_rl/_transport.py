@@ -1,0 +1,172 @@
+"""What is under every client: one `Transport`, and one `Sender` over it.
+
+A `Transport` sends one request once, and says by type what became of it. Three things make one:
+
+    transport.request("POST", "/v1/exec", b"{...}", headers={"Authorization": "Bearer ..."}, timeout_s=30.0)
+        -> Answer(status=200, headers={"retry-after": "1", ...}, body=b"{...}")
+    transport.address   # for messages: "http://host:port", "unix:/path", "https://host"
+    transport.close()   # drops idle connections; the transport stays usable
+
+- `UnreachableError`: provably nothing of it was taken. `AmbiguousError`: sent, and no whole answer came back.
+  `MalformedAnswer` (an `AmbiguousError`): what came back is no HTTP answer. Nothing else is raised, but `ValueError`
+  for a path or a header that HTTP does not take.
+- A status is never an error, and a redirect is an answer like any other: it is not followed, with whatever key the
+  request had. `timeout_s` bounds the whole request, connecting and the answer's last byte included.
+- A transport may be shared between threads, and used after a fork.
+
+There are two: `_http.HttpPool`, on the standard library (TCP, TLS, unix sockets), and
+`_requests_transport.RequestsTransport`, which the gateway's client takes where `requests` is installed
+(`_gateway_transport.transport_for(origin)` chooses). Both pass the tests in tests/unit/test_transport_conformance.py.
+
+A `Sender` is a client's side of it: JSON in and out, refusals as errors, and the repeats.
+
+    sender = Sender(transport, RetryPolicy(retries=3, backoff_s=0.15, budget_s=30.0),
+                    headers={"Authorization": "Bearer ..."}, refusal=my_refusal)
+    sender.json("POST", "/v1/sandboxes", {"template": "py"}, rule=GATEWAY_NON_IDEMPOTENT, timeout_s=120.0)
+        -> the JSON value of the answer
+
+`refusal(answer, address)` makes the error of an answer with status 400 and above (`errors.py`); the sender adds what
+the Retry-After header says as `error.retry_after_s`. `rule` (`_retry.py`: IDEMPOTENT, NON_IDEMPOTENT,
+GATEWAY_IDEMPOTENT, GATEWAY_NON_IDEMPOTENT) says after which failures the request is sent again; the policy how often
+and how long.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from collimate_rl._retry import ResendRule, RetryPolicy, Sleep, Uniform, retry_after_s
+from collimate_rl.errors import CollimateDrainingError, CollimateError, MalformedAnswer
+
+_MAX_ERROR_TEXT: Final = 4096
+
+# ASCII escapes carry lone surrogates, which UTF-8 cannot.
+_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False, ensure_ascii=True).encode
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """An HTTP answer; the names in `headers` are in lower case."""
+
+    status: int
+    body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class Transport(Protocol):
+    """Sends one request once; see the top of this module."""
+
+    @property
+    def address(self) -> str: ...
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float,
+    ) -> Answer: ...
+
+    def close(self) -> None: ...
+
+
+Refusal = Callable[[Answer, str], CollimateError]
+"""Makes the error of an answer with status 400 and above; the text is the transport's address."""
+
+
+class Sender:
+    """Sends JSON over a transport, and again where the rule allows; see the top of this module."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        policy: RetryPolicy,
+        *,
+        headers: Mapping[str, str] | None = None,
+        refusal: Refusal | None = None,
+        sleep: Sleep = time.sleep,
+        uniform: Uniform = random.uniform,
+    ) -> None:
+        self.transport = transport
+        self.policy = policy
+        self._headers = dict(headers or {})
+        self._refusal = refusal if refusal is not None else daemon_refusal
+        self._sleep = sleep
+        self._uniform = uniform
+
+    @property
+    def address(self) -> str:
+        return self.transport.address
+
+    def json(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        rule: ResendRule,
+        timeout_s: float,
+    ) -> Any:
+        """The JSON value of a 2xx answer. Raises `CollimateError`s; a body that is no JSON is a `ValueError`."""
+        content = None if body is None else _encode(body).encode("ascii")
+        return self.policy.run(
+            lambda: self._read(
+                self.transport.request(method, path, content, headers=self._headers, timeout_s=timeout_s)
+            ),
+            rule=rule,
+            sleep=self._sleep,
+            uniform=self._uniform,
+        )
+
+    def _read(self, answer: Answer) -> Any:
+        if answer.status >= 400:
+            error = self._refusal(answer, self.address)
+            error.retry_after_s = retry_after_s(answer.headers.get("retry-after"))
+            raise error
+        if not 200 <= answer.status < 300:
+            where = answer.headers.get("location", "")[:200]
+            raise MalformedAnswer(
+                f"{self.address}: answered with status {answer.status}"
+                f"{f' and points to {where!r}, which is not followed' if where else ''}; is this the right address?"
+            )
+        try:
+            return json.loads(answer.body)
+        except (ValueError, RecursionError) as exc:
+            raise MalformedAnswer(
+                f"{self.address}: answered {answer.status} with a body that is no JSON: {answer.body[:80]!r}"
+            ) from exc
+
+
+def refusal_fields(answer: Answer) -> tuple[str, str | None]:
+    """What a refusal says and its code: the gateway's `{code, message}`, or the daemon's `{error, error_code}`.
+
+    The text is the server's own, word for word, cut at 4,096 characters; of a body that is neither, its beginning.
+    """
+    try:
+        body = json.loads(answer.body)
+    except (ValueError, RecursionError):
+        body = None
+    fields = body if isinstance(body, dict) else {}
+    code = fields.get("error_code", fields.get("code"))
+    text = fields.get("error", fields.get("message"))
+    if not isinstance(code, str):
+        code = None
+    if not isinstance(text, str):
+        text = answer.body[:200].decode("utf-8", "replace").strip() or "no explanation"
+    return text[:_MAX_ERROR_TEXT], code
+
+
+def daemon_refusal(answer: Answer, address: str) -> CollimateError:
+    """A daemon's refusal as an error."""
+    text, code = refusal_fields(answer)
+    message = f"{text} (status {answer.status}{f', {code}' if code else ''}, {address})"
+    if code == "draining":
+        return CollimateDrainingError(message, answer.status, code)
+    return CollimateError(message, answer.status, code)
