@@ -54,13 +54,17 @@ MISCONFIGURED = frozenset(
 
 
 class CollimateError(Exception):
-    """The backend, the wire or the product failed; `error_code` is the wire's code where there was one."""
+    """The backend, the wire or the product failed; `error_code` is the wire's code where there was one.
+
+    `retry_after_s` is set where the answer said when to come again (Retry-After).
+    """
 
     def __init__(self, message: str, status: int | None = None, error_code: str | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.status = status
         self.error_code = error_code
+        self.retry_after_s: float | None = None
 
     @property
     def is_infra(self) -> bool:
