@@ -12,7 +12,7 @@ import re
 import socket
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
@@ -23,6 +23,7 @@ _MAX_HEAD = 16 * 1024
 _MAX_DISCARDED = 64 << 20
 _MAX_LENGTH_DIGITS = 18
 """More digits are more bytes than there are; int() refuses thousands of them with an error of its own."""
+_NO_HEADERS: Mapping[str, str] = {}
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
 _REQUEST_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([\x21-\x7e\x80-\xff]+) HTTP/1\.([01])")
 _HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\x00\r\n]*)")
@@ -30,12 +31,17 @@ _HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\x00\r\n]*)")
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """One request. `path` is without its query; `keep_alive` says whether the connection may serve another."""
+    """One request. `path` is without its query, which is as it was sent; header names are in lower case.
+
+    `keep_alive` says whether the connection may serve another.
+    """
 
     method: str
     path: str
     body: bytes
     keep_alive: bool
+    query: str = field(default="", compare=False)
+    headers: Mapping[bytes, bytes] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,11 +92,14 @@ class RequestReader:
         connection = headers.get(b"connection", b"").lower()
         # The answer to HEAD would have no body, and all of ours have one: only the end tells where it ends.
         keep_alive = b"close" not in connection and first[1] != b"HEAD"
+        path, _, query = first[2].decode("latin-1").partition("?")
         return Request(
             method=first[1].decode("latin-1"),
-            path=first[2].partition(b"?")[0].decode("latin-1"),
+            path=path,
             body=self._read_body(headers),
             keep_alive=keep_alive and (first[3] == b"1" or b"keep-alive" in connection),
+            query=query,
+            headers=headers,
         )
 
     def _read_head(self) -> bytes:
@@ -181,13 +190,15 @@ def _headers(lines: list[bytes]) -> dict[bytes, bytes]:
     return headers
 
 
-def render(status: int, answer: Any, *, keep_alive: bool) -> bytes:
+def render(status: int, answer: Any, *, keep_alive: bool, headers: Mapping[str, str] = _NO_HEADERS) -> bytes:
     """The whole response. A lone surrogate goes as the JSON escape that it came as."""
     body = json.dumps(answer, ensure_ascii=False).encode("utf-8", "backslashreplace")
+    more = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     head = (
         f"HTTP/1.1 {status} {_REASONS.get(status, 'Unknown')}\r\n"
         f"Content-Type: application/json\r\n"
         f"Content-Length: {len(body)}\r\n"
+        f"{more}"
         f"Connection: {'keep-alive' if keep_alive else 'close'}\r\n\r\n"
     )
     return head.encode() + body
