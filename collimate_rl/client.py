@@ -184,7 +184,7 @@ class CollimateClient:
         template's interpreter; `files` are `{"path", "content"}`, written first, as text. `timeout_seconds` is a
         whole number from 1 to 3600; running out of it is `exit_code: -1`, not an error.
         """
-        body = _exec_body(command, code, commands, files, timeout_seconds, seed)
+        body = exec_body(command, code, commands, files, timeout_seconds, seed)
         path = f"{_session_path(session_id)}/exec"
         return self._exec(path, body, timeout_seconds)
 
@@ -201,17 +201,14 @@ class CollimateClient:
         egress: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         """Fork a fresh sandbox, run once, discard it; arguments and answer as `session_exec`."""
-        body = {"template_id": template_id, **_exec_body(command, code, commands, files, timeout_seconds, seed)}
+        body = {"template_id": template_id, **exec_body(command, code, commands, files, timeout_seconds, seed)}
         if egress is not None:
             body["egress"] = dict(egress)
         return self._exec("/v1/exec", body, timeout_seconds)
 
     def _exec(self, path: str, body: Mapping[str, Any], timeout_seconds: int) -> dict[str, Any]:
-        answer = _mapping(self._once(path, body, max(self.timeout, timeout_seconds + EXEC_MARGIN_S)), "exec")
-        exit_code = answer.get("exit_code")
-        if isinstance(exit_code, bool) or not isinstance(exit_code, int) or not isinstance(answer.get("stdout"), str):
-            raise MalformedAnswer(f"{self._sender.address}: an exec ran and its answer has no stdout and exit_code")
-        return answer
+        answer = self._once(path, body, max(self.timeout, timeout_seconds + EXEC_MARGIN_S))
+        return checked_exec(answer, self._sender.address)
 
     # Sending
 
@@ -228,7 +225,7 @@ def _session_path(session_id: str) -> str:
     return f"/v1/sessions/{quote(session_id, safe='', errors='surrogatepass')}"
 
 
-def _exec_body(
+def exec_body(
     command: str | None,
     code: str | None,
     commands: Sequence[Sequence[str]] | None,
@@ -236,6 +233,7 @@ def _exec_body(
     timeout_seconds: int,
     seed: str | None,
 ) -> dict[str, Any]:
+    """An ExecRequest without its template: what was given."""
     body: dict[str, Any] = {"timeout_seconds": timeout_seconds}
     if command is not None:
         body["command"] = command
@@ -248,6 +246,15 @@ def _exec_body(
     if seed is not None:
         body["seed"] = seed
     return body
+
+
+def checked_exec(value: object, address: str) -> dict[str, Any]:
+    """An ExecResponse that has at least an output and an exit code; else `MalformedAnswer`."""
+    answer = _mapping(value, "exec")
+    exit_code = answer.get("exit_code")
+    if isinstance(exit_code, bool) or not isinstance(exit_code, int) or not isinstance(answer.get("stdout"), str):
+        raise MalformedAnswer(f"{address}: an exec ran and its answer has no stdout and exit_code")
+    return answer
 
 
 def _mapping(value: object, what: str) -> dict[str, Any]:

@@ -103,7 +103,7 @@ class CollimateDrainingError(CollimateError):
 
 
 class GatewayError(CollimateError):
-    """The gateway refused. `code` (also `error_code`) is its code, or a daemon's behind it; `status` the HTTP status."""
+    """The gateway refused. `code` (also `error_code`) is its code, or that of a daemon behind it."""
 
     def __init__(self, message: str, status: int | None = None, code: str | None = None) -> None:
         super().__init__(message, status, code)
@@ -114,7 +114,7 @@ class GatewayError(CollimateError):
 
 
 class DemoTierLimit(GatewayError):
-    """A limit of the demo tier, refused before anything ran. The message is meant for the user, and shown as it came."""
+    """A limit of the demo tier, refused before anything ran. The message is for the user, and shown as it came."""
 
     def __init__(self, message: str, status: int | None = 429, code: str | None = "demo_tier_limit") -> None:
         super().__init__(message, status, code)

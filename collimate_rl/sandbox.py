@@ -11,8 +11,10 @@ from typing import Any, Final
 
 from collimate_rl import _transfer
 from collimate_rl.errors import CollimateError, MalformedAnswer
+from collimate_rl.gateway import GatewayClient
 from collimate_rl.seeds import is_valid_seed
 from collimate_rl.transport import SessionClient, connect
+from collimate_rl.tunnel import PortForward, open_port_forward
 
 WARM_FORK_MS: Final = 1.0
 """A fork that took at most this long came from a warm template."""
@@ -148,13 +150,16 @@ class Sandbox:
             return self
         if not self.template:
             raise ValueError("a sandbox that was adopted without a template cannot fork a session of its own")
-        session = self._client.create_session(self.template, egress=self.egress)
+        session = self._create()
         self.session_id = session["session_id"]
         self.fork_time_ms = _milliseconds_or_none(session, "fork_time_ms")
         self.create_time_ms = _milliseconds_or_none(session, "create_time_ms")
         endpoints = session.get("endpoints")
         self.endpoints = endpoints if isinstance(endpoints, dict) else {}
         return self
+
+    def _create(self) -> dict[str, Any]:
+        return self._client.create_session(self.template, egress=self.egress)
 
     def close(self) -> None:
         """Delete the session; a session that is gone already is no error, and closing twice neither."""
@@ -207,6 +212,38 @@ class Sandbox:
         """The bytes of a regular file of at most 11 MiB, checked by sha256. Raises `TransferError`."""
         self._live()
         return _transfer.download(self._shell, path)
+
+    def connect_url(self, port: int, *, ttl_seconds: int = 600, protocol: str = "tcp") -> str:
+        """The URL of a WebSocket that reaches `port` inside, as `GatewayClient.connect_url`. On a daemon: an error."""
+        gateway = self._gateway("connect_url")
+        return str(gateway.connect_url(self._live(), port, ttl_seconds=ttl_seconds, protocol=protocol)["url"])
+
+    def cdp_url(self, *, ttl_seconds: int = 600) -> str:
+        """The URL of the DevTools of a browser that listens on port 9222 inside. On a daemon: an error."""
+        return self._gateway("cdp_url").cdp_url(self._live(), ttl_seconds=ttl_seconds)
+
+    def port_forward(
+        self, port: int, *, local_port: int = 0, local_host: str = "127.0.0.1", ttl_seconds: int = 3600
+    ) -> PortForward:
+        """Listen on this machine and carry each connection to `port` inside; needs the extra `[tunnel]`.
+
+        `local_port` 0 is any free one; `ttl_seconds` is how long a minted tunnel may be opened. On a daemon: an error.
+        """
+        gateway, session_id = self._gateway("port_forward"), self._live()
+        return open_port_forward(
+            lambda: gateway.connect_url(session_id, port, ttl_seconds=ttl_seconds),
+            port,
+            local_port=local_port,
+            local_host=local_host,
+        )
+
+    def _gateway(self, what: str) -> GatewayClient:
+        if not isinstance(self._client, GatewayClient):
+            raise CollimateError(
+                f"{what} is gateway only: a node's daemon has no tunnels into its sandboxes. A port that the template "
+                "exposes is reached at its address in `sandbox.endpoints`"
+            )
+        return self._client
 
     def _shell(self, command: str) -> tuple[int, str]:
         result = self.exec(command)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
-from collimate_rl.client import CollimateClient
-
-API_KEY_VARIABLE: Final = "COLLIMATE_API_KEY"
+from collimate_rl.client import SOCKET_VARIABLE, CollimateClient
+from collimate_rl.gateway import API_KEY_VARIABLE as API_KEY_VARIABLE
+from collimate_rl.gateway import GatewayClient
 
 
 @runtime_checkable
@@ -65,21 +65,14 @@ def connect(
     `unix_socket`; `api_key` (the gateway; `base_url` is then its origin); `base_url` (a daemon);
     `$COLLIMATE_SERVE_SOCKET`; `$COLLIMATE_API_KEY`; `$COLLIMATE_SERVE_URL`; the node's session socket if it is
     there; `http://127.0.0.1:8080`. `client_options` go to the client (`timeout`, `retries`, …). Connects lazily:
-    a daemon that is down shows at the first request. An API key is a `ValueError`: this version has no gateway client.
+    a backend that is down shows at the first request.
     """
     if unix_socket:
         return CollimateClient(unix_socket=unix_socket, **client_options)
     if api_key:
-        raise _no_gateway("api_key was given")
+        return GatewayClient(api_key, base_url, **client_options)
     if base_url:
         return CollimateClient(base_url, **client_options)
-    if not os.environ.get("COLLIMATE_SERVE_SOCKET") and os.environ.get(API_KEY_VARIABLE):
-        raise _no_gateway(f"${API_KEY_VARIABLE} is set")
+    if not os.environ.get(SOCKET_VARIABLE) and os.environ.get(API_KEY_VARIABLE):
+        return GatewayClient(**client_options)
     return CollimateClient.from_env(**client_options)
-
-
-def _no_gateway(why: str) -> ValueError:
-    return ValueError(
-        f"{why}, and this version of collimate-rl has no client for the gateway: name a daemon instead "
-        "(base_url=, unix_socket=, $COLLIMATE_SERVE_SOCKET or $COLLIMATE_SERVE_URL)"
-    )

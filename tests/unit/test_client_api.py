@@ -20,6 +20,7 @@ from collimate_rl.errors import (
     MalformedAnswer,
     UnreachableError,
 )
+from collimate_rl.gateway import GatewayClient
 from collimate_rl.transport import SessionClient, connect
 from tests.fixtures.scripted_server import EXEC_ANSWER, ScriptedServer, answer, frame, hang_up, raw, refuse
 
@@ -380,14 +381,14 @@ def test_defaults() -> None:
 
 @pytest.fixture
 def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
-    for name in ("COLLIMATE_SERVE_SOCKET", "COLLIMATE_API_KEY", "COLLIMATE_SERVE_URL"):
+    for name in ("COLLIMATE_SERVE_SOCKET", "COLLIMATE_API_KEY", "COLLIMATE_SERVE_URL", "COLLIMATE_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(client_module, "SESSION_SOCKET", str(tmp_path / "serve.sock"))
     return monkeypatch
 
 
 def where(found: SessionClient) -> str:
-    assert isinstance(found, CollimateClient)
+    assert isinstance(found, CollimateClient | GatewayClient)
     return found._sender.address
 
 
@@ -398,12 +399,12 @@ def test_the_order_of_connect(environment: pytest.MonkeyPatch, tmp_path: Path) -
     environment.setenv("COLLIMATE_SERVE_URL", "http://url:1")
     assert where(connect()) == where(CollimateClient.from_env()) == "http://url:1"
     environment.setenv("COLLIMATE_API_KEY", "col_pro_x")
-    with pytest.raises(ValueError, match="COLLIMATE_API_KEY"):
-        connect()
+    assert where(connect()) == "https://api.collimate.ai"
+    environment.setenv("COLLIMATE_BASE_URL", "https://gateway.example")
+    assert where(connect()) == "https://gateway.example"
     assert where(CollimateClient.from_env()) == "http://url:1"
     environment.setenv("COLLIMATE_SERVE_SOCKET", "/run/env")
     assert where(connect()) == where(CollimateClient.from_env()) == "unix:/run/env"
     assert where(connect("http://base:2")) == "http://base:2"
-    with pytest.raises(ValueError, match="gateway"):
-        connect("http://base:2", api_key="col_pro_x")
+    assert where(connect("https://base:2", api_key="col_pro_x")) == "https://base:2"
     assert where(connect("http://base:2", api_key="col_pro_x", unix_socket="/run/s", retries=0)) == "unix:/run/s"

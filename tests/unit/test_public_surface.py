@@ -17,8 +17,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 NAMES = {
     *("AmbiguousError", "CollimateDrainingError", "CollimateError", "CollimateTaskError", "MalformedAnswer"),
-    *("TransferError", "UnreachableError"),
-    *("CollimateClient", "SessionClient", "connect", "LocalCollimateBackend"),
+    *("TransferError", "UnreachableError", "DemoTierLimit", "GatewayError", "TemplateBakeFailed"),
+    *("CollimateClient", "GatewayClient", "SessionClient", "connect", "LocalCollimateBackend"),
+    *("Env", "ForkGroup", "Ready", "Session", "Template", "TemplateHandle", "TemplateStatus", "open_session"),
+    *("FleetStatus", "FleetView", "NodePool"),
+    *("PortForward", "connect_browser", "open_port_forward"),
     *("ExecResult", "Sandbox", "rollout_once"),
     *("DET_SEED", "fresh_seed", "group_seeds", "is_valid_seed", "seed_from_key"),
     *("AssertReward", "PropertyReward", "RewardSpec", "StdioReward", "UnitTestReward"),
@@ -84,6 +87,23 @@ SIGNATURES = {
     "CollimateClient.exec_once": "(self, template_id, *, command=None, code=None, commands=None, files=None, "
     "timeout_seconds=30, seed=None, egress=None)",
     "CollimateClient.for_node_socket": "(path='/run/collimate-session/serve.sock'",
+    "GatewayClient": "(api_key=None, base_url=None, *, timeout=120.0, retries=3, backoff=0.15, retry_budget=30.0",
+    "GatewayClient.create_session": "(self, template_id, *, egress=None, label=None)",
+    "GatewayClient.session_exec": "(self, session_id, *, command=None, code=None, commands=None, files=None, "
+    "timeout_seconds=30, seed=None)",
+    "GatewayClient.exec_once": "(self, template_id, *, command=None, code=None, commands=None, files=None, "
+    "timeout_seconds=30, seed=None, egress=None",
+    "GatewayClient.env": "(self, ref, *, width=None, name=None, ready=None, env=None, secrets=None)",
+    "GatewayClient.connect_url": "(self, sandbox_id, port, *, ttl_seconds=600, protocol='tcp')",
+    "TemplateHandle.wait": "(self, timeout=600, poll_interval=1, on_update=None, fail_fast=True",
+    "Ready": "(cmd=None, http=None, http_timeout_s=None, ports=(), env=<factory>, network=None)",
+    "Env.sandbox": "(self, label=None, egress=None, default_timeout=30, secret_refs=None)",
+    "Env.wait": "(self, timeout=600",
+    "FleetView": "(client, *, template_ids=None, include_public=False)",
+    "FleetView.status": "(self, samples=None)",
+    "Sandbox.port_forward": "(self, port, *, local_port=0, local_host='127.0.0.1', ttl_seconds=3600)",
+    "open_port_forward": "(mint, remote_port, ",
+    "connect_browser": "(sandbox_or_url, *, ttl=600)",
     "connect": "(base_url=None, *, api_key=None, unix_socket=None, **client_options)",
     "Sandbox": "(template, *, client=None, egress=None, default_timeout=60, keep_on_error=False, default_seed=None)",
     "Sandbox.attach": "(client, session_id",
