@@ -50,27 +50,33 @@ class Admission:
         return self._draining
 
     @contextmanager
-    def place(self) -> Iterator[None]:
-        """Hold a place. CollimateError `at_capacity` when none came free in time, `draining` when none will."""
-        self._enter()
+    def place(self, *, hung_up: Callable[[], bool] | None = None) -> Iterator[None]:
+        """Hold a place. CollimateError `at_capacity` when none came free in time, `draining` when none will.
+
+        `hung_up` is asked after a wait: whoever is gone by then needs no place, which goes to the next in line.
+        """
+        waited = self._enter()
         try:
+            if waited and hung_up is not None and hung_up():
+                raise at_capacity("the caller hung up while its exec waited for a place: nothing was run")
             yield
         finally:
             self._leave()
 
-    def _enter(self) -> None:
+    def _enter(self) -> bool:
+        """Whether it had to wait."""
         with self._lock:
             if self._draining:
                 raise draining()
             if self._running < self.max_inflight and not self._waiting:
                 self._running += 1
-                return
+                return False
             ticket = _Ticket()
             self._waiting.append(ticket)
         ticket.decided.wait(self._wait_s)
         with self._lock:
             if ticket.granted:
-                return
+                return True
             if ticket in self._waiting:
                 self._waiting.remove(ticket)
             if self._draining:

@@ -51,7 +51,7 @@ class HttpFront(HttpServer):
         routes: dict[str, Callable[[], tuple[int, Any]]]
         match parts:
             case ["exec"]:
-                routes = {"POST": lambda: service.exec_once(parse_object(request.body))}
+                routes = {"POST": lambda: service.exec_once(parse_object(request.body), hung_up=request.hung_up)}
             case ["health"]:
                 routes = {"GET": service.health}
             case ["sessions"]:
@@ -65,7 +65,11 @@ class HttpFront(HttpServer):
                     "DELETE": lambda: service.delete_session(session_id),
                 }
             case ["sessions", session_id, "exec"]:
-                routes = {"POST": lambda: service.session_exec(session_id, parse_object(request.body))}
+                routes = {
+                    "POST": lambda: service.session_exec(
+                        session_id, parse_object(request.body), hung_up=request.hung_up
+                    )
+                }
             case _:
                 raise CollimateError(f"there is nothing at {request.path}", 404, "not_found")
         handler = routes.get(request.method)

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import json
 import re
+import select
 import socket
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
@@ -33,7 +35,7 @@ _HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\x00\r\n]*)")
 class Request:
     """One request. `path` is without its query, which is as it was sent; header names are in lower case.
 
-    `keep_alive` says whether the connection may serve another.
+    `keep_alive` says whether the connection may serve another, `hung_up` whether the peer has left it since.
     """
 
     method: str
@@ -42,6 +44,7 @@ class Request:
     keep_alive: bool
     query: str = field(default="", compare=False)
     headers: Mapping[bytes, bytes] = field(default_factory=dict, compare=False)
+    hung_up: Callable[[], bool] = field(default=bool, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +103,7 @@ class RequestReader:
             keep_alive=keep_alive and (first[3] == b"1" or b"keep-alive" in connection),
             query=query,
             headers=headers,
+            hung_up=partial(_hung_up, self._connection),
         )
 
     def _read_head(self) -> bytes:
@@ -207,3 +211,11 @@ def render(status: int, answer: Any, *, keep_alive: bool, headers: Mapping[str, 
 def error_answer(error: CollimateError) -> tuple[int, dict[str, Any]]:
     """The wire's error shape."""
     return error.status or 500, {"error": error.message, "error_code": error.error_code or "internal_error"}
+
+
+def _hung_up(connection: socket.socket) -> bool:
+    """Whether the peer closed the connection, or, over TCP, where that looks alike, at least its own sending half."""
+    poll = select.poll()
+    half = getattr(select, "POLLRDHUP", 0) if connection.family != socket.AF_UNIX else 0
+    poll.register(connection, select.POLLHUP | select.POLLERR | half)
+    return bool(poll.poll(0))

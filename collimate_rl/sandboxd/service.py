@@ -127,8 +127,10 @@ class Service:
         session.box.destroy()
         return 200, {"deleted": True, "session_id": session_id}
 
-    def session_exec(self, session_id: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        """One exec in a session."""
+    def session_exec(
+        self, session_id: str, body: dict[str, Any], *, hung_up: Callable[[], bool] | None = None
+    ) -> tuple[int, dict[str, Any]]:
+        """One exec in a session. `hung_up` tells whether its caller left while it waited: then it is not begun."""
         began = time.monotonic()
         if self.admission.is_draining:
             raise draining()
@@ -136,7 +138,7 @@ class Service:
             raise vsock_only()
         request = parse_exec(body, composed_bytes=self._limits.composed_bytes)
         self._sessions.info(session_id)
-        with self.admission.place(), self._sessions.in_use(session_id) as session:
+        with self.admission.place(hung_up=hung_up), self._sessions.in_use(session_id) as session:
             try:
                 outcome = session.box.run(request)
             except CollimateError as exc:
@@ -146,12 +148,14 @@ class Service:
                 raise
         return 200, _exec_response(request, outcome, began)
 
-    def exec_once(self, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        """Fork, run, discard."""
+    def exec_once(
+        self, body: dict[str, Any], *, hung_up: Callable[[], bool] | None = None
+    ) -> tuple[int, dict[str, Any]]:
+        """Fork, run, discard. `hung_up` as with session_exec."""
         began = time.monotonic()
         _, template = self._template(body)
         request = parse_exec(body, composed_bytes=self._limits.composed_bytes)
-        with self.admission.place():
+        with self.admission.place(hung_up=hung_up):
             outcome = self._backend.run_once(template, request)
         return 200, _exec_response(request, outcome, began)
 

@@ -272,3 +272,27 @@ def test_health_runs_something_and_remembers_it_for_a_while(clock: Clock) -> Non
         assert probe.problem() is not None
     clock.now += CACHED_S + 1
     assert probe.problem() is None
+
+
+def test_who_hung_up_while_waiting_is_passed_over() -> None:
+    admission = Admission(1, wait_s=10)
+    ran: list[str] = []
+
+    def work(name: str, *, gone: bool) -> None:
+        try:
+            with admission.place(hung_up=lambda: gone):
+                ran.append(name)
+        except CollimateError as exc:
+            ran.append(exc.error_code or "")
+
+    threads = []
+    with admission.place(hung_up=lambda: True):
+        for number, (name, gone) in enumerate((("first", False), ("gone", True), ("last", False))):
+            threads.append(threading.Thread(target=work, args=(name,), kwargs={"gone": gone}))
+            threads[-1].start()
+            until(lambda: admission.queued == len(threads))
+            assert number == len(threads) - 1
+    for thread in threads:
+        thread.join(10)
+    assert ran == ["first", "at_capacity", "last"]
+    assert (admission.running, admission.queued) == (0, 0)
