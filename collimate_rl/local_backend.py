@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
 import resource
 import sys
 import threading
@@ -176,17 +175,14 @@ def _raise_descriptor_limit() -> None:
 
 
 def _drain(daemon: Daemon, signals: StopSignals) -> None:
-    over, drained = os.pipe()
-
     def drain() -> None:
         try:
             daemon.drain()
         finally:
-            os.close(drained)
+            signals.wake()
 
     threading.Thread(target=drain, name="drain", daemon=True).start()
-    signals.wait(over)
-    os.close(over)
+    signals.wait()
 
 
 def _banner(daemon: Daemon) -> str:

@@ -21,6 +21,11 @@ def at_capacity(message: str) -> CollimateError:
     return CollimateError(message, 503, "at_capacity")
 
 
+def no_descriptors(exc: OSError) -> CollimateError:
+    """`at_capacity` for a step that the kernel refused the daemon: of descriptors there are no more, as a rule."""
+    return at_capacity(f"the daemon has no room for one more exec: {exc.strerror}; raise its limit (ulimit -n)")
+
+
 class Admission:
     """`max_inflight` places, handed out in the order of asking; waiting ends after `wait_s` with `at_capacity`."""
 

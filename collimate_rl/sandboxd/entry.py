@@ -9,9 +9,11 @@ import socket
 import struct
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from collimate_rl.errors import CollimateError
+from collimate_rl.sandboxd.admission import no_descriptors
 from collimate_rl.sandboxd.forks import Fork
 from collimate_rl.sandboxd.inside import ports as helper
 from collimate_rl.sandboxd.inside.channel import ChannelClosed, receive_report, send_request
@@ -28,25 +30,30 @@ _FIRST_LOOK_S, _LOOK_S = 0.002, 0.02
 class EntryServer:
     """Started when built. `watch` hands its output over to the loop; `close` gives the descriptors back.
 
-    CollimateError session_bringup_failed when the fork does not take it.
+    CollimateError: session_bringup_failed when the fork does not take it, at_capacity for want of descriptors.
     """
 
     def __init__(self, fork: Fork, frame: dict[str, Any]) -> None:
         self._fork = fork
         self._tail = b""
-        self._output, output = os.pipe()
-        begun = os.eventfd(0, os.EFD_CLOEXEC)
-        self._reports, theirs = socket.socketpair()
-        os.set_blocking(self._output, False)
-        try:
-            send_request(fork.channel, {**frame, "id": ENTRY_ID, "files": []}, (begun, output, theirs.fileno()))
-        except OSError as exc:
-            self.close()
-            raise bringup_failed(f"the fork died before its entry server was started: {exc}") from exc
-        finally:
-            os.close(begun)
-            os.close(output)
-            theirs.close()
+        with ExitStack() as ours, ExitStack() as passed:
+            try:
+                self._output, output = os.pipe()
+                ours.callback(os.close, self._output)
+                passed.callback(os.close, output)
+                begun = os.eventfd(0, os.EFD_CLOEXEC)
+                passed.callback(os.close, begun)
+                self._reports, theirs = socket.socketpair()
+                ours.callback(self._reports.close)
+                passed.callback(theirs.close)
+            except OSError as exc:
+                raise no_descriptors(exc) from exc
+            os.set_blocking(self._output, False)
+            try:
+                send_request(fork.channel, {**frame, "id": ENTRY_ID, "files": []}, (begun, output, theirs.fileno()))
+            except OSError as exc:
+                raise bringup_failed(f"the fork died before its entry server was started: {exc}") from exc
+            ours.pop_all()
 
     def wait_listening(self, asking: socket.socket, ports: Sequence[int], timeout_s: float) -> None:
         """Until it listens on all of the ports, as the session's init sees on `asking`.

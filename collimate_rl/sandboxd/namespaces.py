@@ -16,6 +16,7 @@ from typing import Any
 
 from collimate_rl.errors import CollimateError
 from collimate_rl.sandboxd import cgroups, seccomp
+from collimate_rl.sandboxd.admission import no_descriptors
 from collimate_rl.sandboxd.backend import Box, IsolationUnavailable, Outcome
 from collimate_rl.sandboxd.boxes import NamespaceBox
 from collimate_rl.sandboxd.config import MIB, Limits, Template
@@ -171,7 +172,10 @@ class NamespaceBackend:
         asking = None
         answering: tuple[int, ...] = ()
         if template.expose_ports:
-            asking, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            try:
+                asking, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            except OSError as exc:
+                raise no_descriptors(exc) from exc
             answering = (theirs.detach(),)
         try:
             send_request(fork.channel, {"begin": True}, answering)

@@ -7,8 +7,10 @@ import signal
 import socket
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import Any
 
+from collimate_rl.sandboxd.admission import no_descriptors
 from collimate_rl.sandboxd.backend import Outcome, timeout_notice
 from collimate_rl.sandboxd.config import Limits
 from collimate_rl.sandboxd.forks import Fork, session_gone
@@ -30,7 +32,8 @@ class Running:
     """The host's ends of one exec: its output, its report, and the moment at which it began.
 
     That moment is written by the fork into an eventfd, in nanoseconds of the monotonic clock: the time limit counts
-    from there, and what dies before is the infrastructure's failure.
+    from there, and what dies before is the infrastructure's failure. Built, it has all its descriptors; CollimateError
+    `at_capacity` when they can't be had.
     """
 
     def __init__(self, fork: Fork, request: Exec, frame: dict[str, Any], limits: Limits, *, own_reports: bool) -> None:
@@ -38,17 +41,25 @@ class Running:
         self._request = request
         self._frame = frame
         self._limits = limits
-        self._output, output = os.pipe()
-        self._beginning = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._began_at: float | None = None
         self._sent_at = 0.0
         self._ended_at = 0.0
         self._own_reports = own_reports
-        self._theirs: tuple[int, ...] = (output,)
         self._reports = fork.channel
-        if own_reports:
-            self._reports, theirs = socket.socketpair()
-            self._theirs = (output, theirs.detach())
+        with ExitStack() as undo:
+            try:
+                self._output, output = os.pipe()
+                undo.callback(os.close, self._output)
+                undo.callback(os.close, output)
+                self._beginning = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+                undo.callback(os.close, self._beginning)
+                self._theirs: tuple[int, ...] = (output,)
+                if own_reports:
+                    self._reports, theirs = socket.socketpair()
+                    self._theirs = (output, theirs.detach())
+            except OSError as exc:
+                raise no_descriptors(exc) from exc
+            undo.pop_all()
         self.collector = Collector(pipe=self._output, reports=self._reports, pidfd=fork.pidfd, cap=limits.output_bytes)
 
     def send(self) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
+import threading
 from types import TracebackType
 from typing import Any
 
@@ -17,6 +17,8 @@ class StopSignals:
         os.set_blocking(self._write, False)
         self._before: dict[int, Any] = {}
         self._wakeup_before = -1
+        self._lock = threading.Lock()
+        self._closed = False
 
     def __enter__(self) -> StopSignals:
         self._wakeup_before = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
@@ -30,17 +32,24 @@ class StopSignals:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(self._wakeup_before)
-        os.close(self._read)
-        os.close(self._write)
+        with self._lock:
+            os.close(self._read)
+            os.close(self._write)
+            self._closed = True
 
-    def wait(self, other: int | None = None) -> None:
-        """Until one more signal came, or the descriptor `other` is readable or closed at its other end."""
-        # By poll: a daemon with many sessions has descriptors above 1023, where select ends.
-        poll = select.poll()
-        for fd in (self._read,) if other is None else (self._read, other):
-            poll.register(fd, select.POLLIN)
-        if self._read in dict(poll.poll()):
-            os.read(self._read, 1)
+    def wait(self) -> None:
+        """Until one more signal came, or another thread called `wake`."""
+        os.read(self._read, 1)
+
+    def wake(self) -> None:
+        """End one wait, as a signal would. No descriptor is needed for it: a full daemon can be stopped, too."""
+        with self._lock:
+            if not self._closed:
+                try:
+                    os.write(self._write, b"\0")
+                except BlockingIOError:
+                    # It is full of signals that nobody has waited for.
+                    pass
 
 
 def _noted(*_: object) -> None:

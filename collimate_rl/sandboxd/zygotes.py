@@ -15,6 +15,7 @@ from typing import Any
 
 from collimate_rl.errors import CollimateError
 from collimate_rl.sandboxd import launch
+from collimate_rl.sandboxd.admission import no_descriptors
 from collimate_rl.sandboxd.backend import IsolationUnavailable
 from collimate_rl.sandboxd.findings import remedies
 from collimate_rl.sandboxd.inside.channel import ChannelClosed, receive_report, wait_readable
@@ -22,6 +23,7 @@ from collimate_rl.sandboxd.jail import JailPlan, binds, jail_command
 from collimate_rl.sandboxd.privileges import NobodyToBe, jail_user, read_privileges
 
 START_TIMEOUT_S = 120.0
+_FORK_FDS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,9 +103,12 @@ class Zygote:
     def fork(self, kind: bytes, timeout_s: float) -> tuple[socket.socket, int, int]:
         """A fork: its channel, and the pidfds of its process 1 and of the process to put under limits.
 
-        CollimateError (session_bringup_failed) when there is none.
+        CollimateError when there is none: session_bringup_failed, or at_capacity for want of descriptors.
         """
-        ours, theirs = socket.socketpair()
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError as exc:
+            raise no_descriptors(exc) from exc
         try:
             with theirs:
                 socket.send_fds(self.control, [kind], [theirs.fileno()])
@@ -112,6 +117,11 @@ class Zygote:
             answer, fds = receive_report(ours)
             if "error" in answer:
                 raise bringup_failed(f"the fork failed: {answer['error']}")
+            if len(fds) < _FORK_FDS:
+                # The kernel drops what this process has no room for. The fork ends with its channel.
+                for fd in fds:
+                    os.close(fd)
+                raise bringup_failed("the daemon has no descriptors left for the fork: raise its limit (ulimit -n)")
         except (OSError, ChannelClosed) as exc:
             ours.close()
             raise bringup_failed(f"the warm interpreter is gone: {exc}") from exc

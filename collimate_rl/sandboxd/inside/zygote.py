@@ -62,8 +62,9 @@ class Zygote:
         self._control = control
         self._workdir = settings["workdir"]
         self._layout = init.Layout(settings["tmpfs_bytes"], settings["workdir"], settings["rebinds"])
-        self._forks: dict[int, tuple[int, socket.socket | None]] = {}
-        """pidfd of a fork -> its pid, and the channel on which its exit code is to be reported"""
+        self._forks: dict[int, tuple[int, socket.socket | None, int]] = {}
+        """pidfd of a fork -> its pid, and for a one-shot one the channel on which its exit code is to be reported and
+        the pidfd of its placeholder (else None and -1)"""
         self._poll = select.poll()
         for name in settings["preload"]:
             importlib.import_module(name)
@@ -112,6 +113,9 @@ class Zygote:
         kind, ancillary, _, _ = self._control.recvmsg(64, socket.CMSG_SPACE(4))
         if not kind:
             os._exit(0)
+        if not ancillary:
+            # There was no room for the channel's descriptor; the daemon sees its end of the channel end.
+            return
         (fd,) = struct.unpack("i", ancillary[0][2][:4])
         channel = socket.socket(fileno=fd)
         try:
@@ -122,7 +126,7 @@ class Zygote:
         except OSError as exc:
             # The daemon hears of it, or has given up on this fork already.
             _say(channel, {"error": str(exc)})
-            if all(owned is not channel for _, owned in self._forks.values()):
+            if all(owned is not channel for _, owned, _ in self._forks.values()):
                 channel.close()
 
     def _fork_once(self, channel: socket.socket) -> None:
@@ -137,35 +141,38 @@ class Zygote:
             if pid == 0:
                 self._become_exec(channel)
             syscalls.setns(self._own_pids, syscalls.CLONE_NEWPID)
-            self._watch(pidfd, pid, channel)
+            self._watch(pidfd, pid, channel, first)
             send_report(channel, {"forked": True}, (first, pidfd))
         except OSError:
             # Its death is that of whatever was forked behind it.
             syscalls.kill_by_pidfd(first)
+            if all(owned != first for _, _, owned in self._forks.values()):
+                os.close(first)
             raise
-        finally:
-            os.close(first)
 
     def _fork_session(self, channel: socket.socket) -> None:
         pid, pidfd = syscalls.clone(init.FORK_FLAGS | syscalls.CLONE_NEWPID)
         if pid == 0:
             self._become_init(channel)
-        self._watch(pidfd, pid, None)
+        self._watch(pidfd, pid, None, -1)
         send_report(channel, {"forked": True}, (pidfd, pidfd))
         channel.close()
 
-    def _watch(self, pidfd: int, pid: int, channel: socket.socket | None) -> None:
-        self._forks[pidfd] = (pid, channel)
+    def _watch(self, pidfd: int, pid: int, channel: socket.socket | None, first: int) -> None:
+        self._forks[pidfd] = (pid, channel, first)
         self._poll.register(pidfd, select.POLLIN)
 
     def _report(self, pidfd: int) -> None:
-        pid, channel = self._forks.pop(pidfd)
+        pid, channel, first = self._forks.pop(pidfd)
         self._poll.unregister(pidfd)
         os.close(pidfd)
         _, status = os.waitpid(pid, 0)
         if channel is not None:
-            _say(channel, {"exit_code": exit_code(status)})
+            if not _say(channel, {"exit_code": exit_code(status)}):
+                # Nor does the daemon know of its placeholder, maybe: it had no room for the descriptors, or no time.
+                syscalls.kill_by_pidfd(first)
             channel.close()
+            os.close(first)
 
     def _become_exec(self, channel: socket.socket) -> NoReturn:
         try:
@@ -204,9 +211,10 @@ def _confess(channel: socket.socket, exc: BaseException) -> NoReturn:
     os._exit(1)
 
 
-def _say(channel: socket.socket, header: dict[str, Any]) -> None:
+def _say(channel: socket.socket, header: dict[str, Any]) -> bool:
+    """False when the daemon gave up on this fork."""
     try:
         send_report(channel, header)
     except OSError:
-        # The daemon gave up on this fork.
-        pass
+        return False
+    return True
