@@ -13,6 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from collimate_rl.syntax import parse
+
 WANTED_TAGS: Final = frozenset({"py", "python", "python3"})
 
 _MARK = re.compile(r"(?<![`~])(`{3,}|~{3,})(?![`~])")
@@ -175,7 +177,7 @@ def _without_prose_after(text: str) -> str:
     piece = _without_closing_mark(text)
     for _ in range(_MOST_CUTS):
         try:
-            tree = ast.parse(_harmless(piece)) if len(piece) <= _LARGEST_PARSED else None
+            tree = parse(_harmless(piece)) if len(piece) <= _LARGEST_PARSED else None
         except SyntaxError as exc:
             lines = piece.split("\n")
             at = (exc.lineno or 0) - 1
@@ -244,7 +246,7 @@ def _harmless(text: str) -> str:
 
 def _tree(source: str) -> ast.Module | None:
     try:
-        return ast.parse(source)
+        return parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two: nested too deeply for the parser
         return None
 

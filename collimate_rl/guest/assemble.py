@@ -17,6 +17,8 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import Dict, FrozenSet, Iterable, Iterator, List, NamedTuple, Sequence, Set, Tuple, Union
 
+from collimate_rl.syntax import parse
+
 _PACKAGE = "collimate_rl.guest"
 _LAYOUT = (tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER, tokenize.INDENT, tokenize.DEDENT)
 _WORDS = (tokenize.NAME, tokenize.NUMBER, tokenize.STRING)
@@ -32,7 +34,7 @@ class Source:
 
     def __init__(self, text: str) -> None:
         self.rows = text.splitlines()
-        self.tree = ast.parse(text)
+        self.tree = parse(text)
         self.nodes = list(ast.walk(self.tree))
         self.tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
         self.words = {token.string for token in self.tokens if token.type == tokenize.NAME}
