@@ -126,6 +126,11 @@ def lease(name: str) -> str:
     return f"col:lease:{name}"
 
 
+def seats(gate: str) -> str:
+    """Sorted set: sandboxes under a gateway key's cap, by the time (ms) their place ends; `gate` is the key's hash."""
+    return f"col:seats:{gate}"
+
+
 def rq_queue(queue: str) -> str:
     """rq's own list of job ids."""
     return f"rq:queue:{queue}"

@@ -160,6 +160,8 @@ class Store:
     heartbeats: Pairs[str, str] = ()
     leases: Pairs[str, tuple[str, int]] = ()
     """Name to (token, when it ends)."""
+    seats: Pairs[tuple[str, str], int] = ()
+    """(gate, token) to when that place ends."""
 
     @property
     def known(self) -> Batch:

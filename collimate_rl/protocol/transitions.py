@@ -31,7 +31,7 @@ from collimate_rl.protocol.steps import (
     settled,
 )
 from collimate_rl.protocol.timing import Timing
-from collimate_rl.protocol.upkeep import beat, bump, bury, lease, mend, purge
+from collimate_rl.protocol.upkeep import beat, bump, bury, lease, mend, purge, seat
 
 __all__ = [
     "Submission",
@@ -49,6 +49,7 @@ __all__ = [
     "purge",
     "release",
     "renew",
+    "seat",
     "submit",
     "verdict",
 ]

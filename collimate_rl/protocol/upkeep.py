@@ -112,6 +112,18 @@ def lease(store: Store, *, name: str, token: str, ms: int) -> Step:
     return replace(store, leases=put(store.leases, name, (token, store.now + ms))), (1, ms)
 
 
+def seat(store: Store, *, gate: str, token: str, ms: int, cap: int, held: bool) -> Step:
+    """Takes, renews or (`ms` 0) gives back a place under a cap; `held`: the sandbox runs, so it has its place."""
+    taken = tuple(item for item in store.seats if item[0][0] != gate or item[1] > store.now)
+    untils = [until for (name, _), until in taken if name == gate]
+    sits = look(taken, (gate, token)) is not None
+    if ms == 0:
+        return replace(store, seats=drop(taken, (gate, token))), (1, len(untils) - sits)
+    if not (sits or held or len(untils) < cap):
+        return replace(store, seats=taken), (0, min(untils) - store.now if untils else 0)
+    return replace(store, seats=put(taken, (gate, token), store.now + ms)), (1, len(untils) + (not sits))
+
+
 def purge(store: Store, *, k: str, run: str) -> Step:
     """Removes a batch of the run and all that is kept of it, whatever its state."""
     batch = store.batch

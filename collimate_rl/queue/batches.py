@@ -42,6 +42,7 @@ from collimate_rl.queue.replies import (
     ReleaseReply,
     Renewed,
     RenewReply,
+    SeatReply,
     SubmitReply,
     Submitted,
     Written,
@@ -283,6 +284,14 @@ class BatchQueue:
         """Takes or renews the lease `name` for `ms`; 0 gives it back."""
         reply = self._run("lease", name, token, ms)
         return LeaseReply(bool(int(reply[0])), int(reply[1]))
+
+    def seat(self, gate: str, token: str, ms: int, *, cap: int, held: bool = False) -> SeatReply:
+        """Takes or renews a place for `ms` under the cap of `gate`; 0 gives it back.
+
+        `held`: the sandbox of that `token` runs already, so the place is its whatever the cap.
+        """
+        reply = self._run("seat", gate, token, ms, cap, int(held))
+        return SeatReply(bool(int(reply[0])), int(reply[1]))
 
     # Looking on.
 

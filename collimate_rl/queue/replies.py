@@ -192,6 +192,12 @@ class BeatReply(NamedTuple):
     for_ms: int
 
 
+class SeatReply(NamedTuple):
+    mine: bool
+    told: int
+    """The places taken; or, where it is not the caller's, the ms until the first may come free."""
+
+
 class LeaseReply(NamedTuple):
     mine: bool
     ms: int

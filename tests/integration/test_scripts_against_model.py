@@ -45,6 +45,7 @@ REPLIES = {
     "beat": {0, 1},
     "bump": {0, 1, 2},
     "lease": {0, 1},
+    "seat": {0, 1},
     "purge": {"PURGED", "OTHER", "GONE"},
 }
 """What each script can answer; every one of these must have come up."""
