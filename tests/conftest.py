@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 pytest_plugins = (
+    "tests.fixtures.local_gateways",
     "tests.fixtures.plain_executor",
     "tests.fixtures.redis_servers",
     "tests.fixtures.sandbox_daemon",

@@ -25,7 +25,8 @@ class Box(Protocol):
     """A fork that stays. After `destroy` (or its own death) every exec raises 410 `session_gone`.
 
     `endpoints`: where its exposed ports are reached on the host, `{port inside: "host:port"}`. `served_at`: when a
-    connection to one of them was last open, by the monotonic clock; 0.0 for never.
+    connection to one of them was last open, by the monotonic clock; 0.0 for never. `freeze`: stop every process in it,
+    or let them go on; False where that can't be had, or not all would stop.
     """
 
     fork_ms: float
@@ -39,6 +40,8 @@ class Box(Protocol):
     def run(self, request: Exec) -> Outcome: ...
 
     def alive(self) -> bool: ...
+
+    def freeze(self, *, stop: bool) -> bool: ...
 
     def destroy(self) -> bool: ...
 

@@ -10,10 +10,11 @@ from typing import Any
 from collimate_rl.errors import CollimateError
 from collimate_rl.sandboxd.backend import Outcome
 from collimate_rl.sandboxd.config import Limits
-from collimate_rl.sandboxd.forks import Fork, session_gone
+from collimate_rl.sandboxd.forks import Fork, pid_of, session_gone
 from collimate_rl.sandboxd.inside.channel import send_request
 from collimate_rl.sandboxd.running import Running
 from collimate_rl.sandboxd.serving import Serving
+from collimate_rl.sandboxd.stopping import continue_tree, stop_tree
 from collimate_rl.sandboxd.wire import Exec
 
 FrameMaker = Callable[[Exec], dict[str, Any]]
@@ -56,6 +57,17 @@ class NamespaceBox:
         """False once it was destroyed or has died."""
         with self._state:
             return not self._gone and not self._fork.is_dead()
+
+    def freeze(self, *, stop: bool) -> bool:
+        """Stop every process in it, or let them go on; False when not all stopped. No exec may run meanwhile."""
+        with self._state:
+            if self._gone or self._fork.is_dead():
+                raise session_gone("the session's sandbox is gone")
+            init = pid_of(self._fork.pidfd)
+            if stop:
+                return stop_tree(init)
+            continue_tree(init)
+            return True
 
     def run(self, request: Exec) -> Outcome:
         """Run one exec in it. CollimateError 410 `session_gone` when it is, or is destroyed meanwhile."""

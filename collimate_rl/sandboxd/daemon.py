@@ -72,7 +72,7 @@ class Daemon:
         listeners = []
         if self.config.unix_socket is not None:
             listener = listen_unix(self.config.unix_socket)
-            self._undo += [listener.close, lambda: _unlink(self.config.unix_socket)]
+            self._undo += [listener.close, lambda: unlink(self.config.unix_socket)]
             listeners.append(listener)
         if self.config.host is not None:
             family = socket.AF_INET6 if ":" in self.config.host else socket.AF_INET
@@ -129,12 +129,12 @@ def _remove_stale(path: str) -> None:
         try:
             probe.connect(path)
         except (ConnectionRefusedError, FileNotFoundError):
-            _unlink(path)
+            unlink(path)
         else:
             raise SocketTaken(f"another daemon serves on {path}: stop it, or choose another path")
 
 
-def _unlink(path: str | None) -> None:
+def unlink(path: str | None) -> None:
     assert path is not None
     try:
         os.unlink(path)

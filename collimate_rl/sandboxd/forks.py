@@ -58,3 +58,13 @@ class Fork:
             return False
         self._group.release()
         return True
+
+
+def pid_of(pidfd: int) -> int:
+    """The process's pid as seen from here; -1 once it is reaped."""
+    fd = os.open(f"/proc/self/fdinfo/{pidfd}", os.O_RDONLY)
+    try:
+        text = os.read(fd, 1024)
+    finally:
+        os.close(fd)
+    return int(text.partition(b"Pid:")[2].split(None, 1)[0])

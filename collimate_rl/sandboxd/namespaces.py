@@ -20,7 +20,7 @@ from collimate_rl.sandboxd.admission import no_descriptors
 from collimate_rl.sandboxd.backend import Box, IsolationUnavailable, Outcome
 from collimate_rl.sandboxd.boxes import NamespaceBox
 from collimate_rl.sandboxd.config import MIB, Limits, Template
-from collimate_rl.sandboxd.forks import Fork
+from collimate_rl.sandboxd.forks import Fork, pid_of
 from collimate_rl.sandboxd.guests import GuestPrograms
 from collimate_rl.sandboxd.inside.channel import ChannelClosed, receive_report, send_request, wait_readable
 from collimate_rl.sandboxd.jail import BwrapMissing, find_bwrap, write_etc
@@ -265,13 +265,3 @@ class NamespaceBackend:
         if self._folder is not None:
             self._folder.remove()
             self._folder = None
-
-
-def pid_of(pidfd: int) -> int:
-    """The process's pid as seen from here; -1 once it is reaped."""
-    fd = os.open(f"/proc/self/fdinfo/{pidfd}", os.O_RDONLY)
-    try:
-        text = os.read(fd, 1024)
-    finally:
-        os.close(fd)
-    return int(text.partition(b"Pid:")[2].split(None, 1)[0])

@@ -121,6 +121,10 @@ class PlainBox:
         """True until it is destroyed."""
         return not self._gone
 
+    def freeze(self, *, stop: bool) -> bool:  # noqa: ARG002
+        """False: which processes are the box's is not known for certain."""
+        return False
+
     def run(self, request: Exec) -> Outcome:
         """Run one exec. CollimateError 410 `session_gone` when the box is destroyed, before or meanwhile."""
         if self._gone:

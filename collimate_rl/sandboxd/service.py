@@ -127,6 +127,11 @@ class Service:
         session.box.destroy()
         return 200, {"deleted": True, "session_id": session_id}
 
+    def freeze_session(self, session_id: str, *, stop: bool) -> bool:
+        """Stop every process of a session, or let them go on; False where that can't be had. No request of the API."""
+        with self._sessions.in_use(session_id) as session:
+            return session.box.freeze(stop=stop)
+
     def session_exec(
         self, session_id: str, body: dict[str, Any], *, hung_up: Callable[[], bool] | None = None
     ) -> tuple[int, dict[str, Any]]:
