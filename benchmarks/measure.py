@@ -38,3 +38,8 @@ def median(values: list[float]) -> float:
 def ratio(measured: dict[str, list[float]], of: str, to: str) -> float:
     """The median of the rounds' own ratios."""
     return statistics.median(a / b for a, b in zip(measured[of], measured[to], strict=True))
+
+
+def percentile(values: list[float], percent: int) -> float:
+    """The value below which so many percent lie."""
+    return sorted(values)[min(len(values) - 1, len(values) * percent // 100)]
