@@ -95,7 +95,9 @@ def translate_errors(doing: str) -> Iterator[None]:
     except (AuthenticationError, AuthorizationError, NoPermissionError) as exc:
         raise QueueError(f"the Redis server refused to {doing}: {exc}; check the URL's user and its rights") from exc
     except OutOfMemoryError as exc:
-        raise QueueError(f"the Redis server is out of memory and refused to {doing}; give it more: {exc}") from exc
+        # It passes when others' keys go or memory comes: to whoever waits, the same as a server that is away.
+        told = f"the Redis server is out of memory and refused to {doing}; give it more: {exc}"
+        raise RedisUnavailable(told) from exc
     except (BusyLoadingError, ReadOnlyError) as exc:
         raise RedisUnavailable(f"the Redis server could not {doing} yet: {exc}") from exc
     except (ConnectionError, TimeoutError) as exc:

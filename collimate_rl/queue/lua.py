@@ -10,7 +10,7 @@ from importlib import resources
 from typing import Any
 
 from redis import Redis
-from redis.exceptions import ResponseError
+from redis.exceptions import OutOfMemoryError, ResponseError
 
 from collimate_rl.errors import QueueError
 from collimate_rl.protocol.timing import Timing
@@ -31,7 +31,6 @@ SCRIPTS = (
     "bump",
     "cases",
     "lease",
-    "seat",
     "purge",
 )
 _ANSWERING = re.compile(r"\b(?:answer|due_answer)\(")
@@ -64,6 +63,9 @@ def bind(client: Redis, name: str, timing: Timing) -> Callable[..., list[Any]]:
             reply = script(args=args)
         except ResponseError as exc:
             text = str(exc)
+            # Before version 7 a command's error is wrapped into the script's, its own code after a dash.
+            if "-OOM " in text:
+                raise OutOfMemoryError(text) from exc
             # Our scripts' own markers, the first word of the error reply: its code, as Redis has it.
             if "COLARG" in text:
                 raise ValueError(f"{name}: {text.partition('COLARG ')[2]}") from exc

@@ -153,3 +153,27 @@ def test_restarts_under_load_with_sessions_and_a_producer(
     assert started.stop() == 0
     audit.check_each_answered_once()
     check_nothing_is_left(audit.queue.client)
+
+
+def test_a_server_that_is_full_again_and_again_blames_nobody(
+    node: StartNode, audit: Audit, server: LocalRedis, daemon: CollimateClient
+) -> None:
+    """It takes no verdict then: whoever has one waits with it, as for a server that is away."""
+    started = node(processes=1, slots=8, timing=HASTY)
+    started.wait_for("worker_ready")
+    client = audit.queue.client
+    k = audit.submit([RIGHT, *(slow(1 + 2 * n) for n in range(4))], recovery="rerun")
+    for judged in range(1, 5):
+        until(lambda least=judged: client.hlen(keys.BatchKeys(k).verdicts) >= least)  # type: ignore[misc]
+        client.config_set("maxmemory", "1mb")
+        try:
+            time.sleep(2.5)
+        finally:
+            client.config_set("maxmemory", "0")
+    assert audit.rewards(k) == [1.0] * 5
+    assert audit.state(k, "losses") == ""
+    assert [v.attempt for v in audit.result(k).results] == [1] * 5
+    assert started.stop() == 0
+    assert started.events("batch_error") == []
+    audit.check_each_answered_once()
+    check_nothing_is_left(client)

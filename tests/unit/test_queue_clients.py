@@ -69,7 +69,7 @@ def test_each_kind_has_its_timeouts_and_retries() -> None:
         (redis_errors.ReadOnlyError("x"), RedisUnavailable),
         (redis_errors.AuthenticationError("x"), QueueError),
         (redis_errors.NoPermissionError("x"), QueueError),
-        (redis_errors.OutOfMemoryError("x"), QueueError),
+        (redis_errors.OutOfMemoryError("x"), RedisUnavailable),
         (redis_errors.ResponseError("x"), QueueError),
     ],
 )
