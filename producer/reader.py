@@ -1,7 +1,8 @@
 """The producer's thread: reads finished batches, keeps the producer's name, and sees to what is overdue.
 
-It blocks on the producer's result stream, and between reads keeps house. When the server was away, it submits again
-everything that is unanswered: the scripts make that harmless, and it heals whatever the server has lost.
+It blocks on the producer's result stream, and between reads keeps house. When the server was away, or has forgotten the
+producer's name, it submits again everything that is unanswered: the scripts make that harmless, and it heals whatever
+the server has lost.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ BLOCK_S = 0.25
 MAX_BACKOFF_S = 5.0
 OVERDUE_EVERY_S = 2.0
 REFUSED_BUDGET_S = 60.0
-"""A server that is there but refuses us (out of memory, rights taken away) may get over it for so long."""
+"""A server that is there but refuses us (rights taken away) may get over it for so long."""
 
 
 class NameTaken(QueueError):
@@ -234,11 +235,15 @@ class Reader:
     def _keep_name(self) -> None:
         lease_ms = self.queue.timing.producer_lease_ms
         self._next_lease = self.clock() + lease_ms / 3000
+        with translate_errors("look for the producer's name"):
+            forgotten = self.queue.client.get(keys.lease(self.lease_name)) is None
         if not self.queue.lease(self.lease_name, self.token, lease_ms).mine:
             raise NameTaken(
                 f"another process took the producer name {self.name!r} of run {self.run!r} while this one was away: "
                 "give every process of a run a name of its own"
             )
+        if forgotten:  # by a server that was emptied or replaced, with all else; or this process slept for long
+            self._submit_again()
 
     def _see_to(self, handle: BatchHandle) -> None:
         """Nobody answered in time, perhaps because no worker and no janitor is left: have it answered from here."""

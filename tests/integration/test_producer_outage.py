@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -156,3 +157,17 @@ def test_a_server_out_of_memory_refuses_and_forgets_nothing(binary: Path) -> Non
             for handle in handles:
                 assert handle.result(WAIT_S).rewards() == [1.0, 1.0]
         client.close()
+
+
+def test_a_server_that_was_emptied_under_its_connections_is_asked_again(binary: Path) -> None:
+    """No connection breaks, so nothing but the producer's own name tells of it."""
+    timing = replace(QUICK, producer_lease_ms=1500)
+    with LocalRedis(binary=binary) as server, Producer(server.url, run="run", timing=timing) as producer:
+        handles = [send(producer, f"b{n}") for n in range(5)]
+        with TinyWorker(server.url, held=True) as worker:
+            client = connect_commands(server.url)
+            client.flushall()
+            worker.go()
+            for handle in handles:
+                assert handle.result(WAIT_S).rewards() == [1.0, 1.0]
+            client.close()
