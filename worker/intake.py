@@ -60,6 +60,7 @@ class Intake:
         anyway_in_s = None if draining else TRY_ANYWAY_S
         if self._pause.begin(error.message, template=template, draining=draining, anyway_in_s=anyway_in_s):
             logs.emit(logs.BACKEND_DOWN, logging.WARNING, reason=error.message)
+        self._report_file()
 
     def may_take(self) -> bool:
         """Whether a job may be taken now. Looks at the daemon where a look is due; that takes seconds at most."""
@@ -88,13 +89,20 @@ class Intake:
             return False
         if self._pause.is_over(pause):
             self._pause.end(pause)
+            self._report_file()
             return False
         mine = self._pause.take_turn(self._uniform(*LOOK_EVERY_S))
         if mine is None or not self._look(mine.template).up:
             return True
         if self._pause.end(mine):
             logs.emit(logs.BACKEND_UP)
+        self._report_file()
         return self._pause.current() is not None
+
+    def _report_file(self) -> None:
+        error = self._pause.unshared()
+        if error is not None:
+            logs.emit(logs.PAUSE_UNSHARED, logging.ERROR, error=str(error))
 
     def _look(self, template: str | None) -> BackendState:
         state = self._ready(template)

@@ -108,6 +108,9 @@ REDIS_DOWN = _declare("redis_down", "the server cannot be reached; trying again"
 REDIS_BACK = _declare("redis_back", "the server answers again")
 BACKEND_DOWN = _declare("backend_down", "the sandbox daemon cannot take work; no job is taken until a probe works")
 BACKEND_UP = _declare("backend_up", "the sandbox daemon takes work")
+PAUSE_UNSHARED = _declare(
+    "pause_unshared", "the node's pause cannot be kept in its state directory: each process pauses by itself"
+)
 WORKER_READY = _declare("worker_ready", "a worker process is about to take jobs")
 WORKER_STOPPED = _declare("worker_stopped", "a worker process ended its loop")
 BATCH_CLAIMED = _declare("batch_claimed", "a batch is this worker's, under fence `fence`")

@@ -1,7 +1,8 @@
 """A node's pause: while its daemon takes no work, none of its worker processes takes a job. One file says so to all.
 
 It stands beside the slots' lock files. Instants in it are on the machine's monotonic clock, which processes share; one
-of another boot reads as due.
+of another boot reads as due. Where it can't be written (a full disk, rights taken away) each process keeps a pause of
+its own: a batch must not fail for a file.
 """
 
 from __future__ import annotations
@@ -48,12 +49,31 @@ class NodePause:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._path = path
         self._clock = clock
+        self._own: Pause | None = None
+        """One that could not be written."""
+        self._ended: float | None = None
+        """Since when the pause was on whose file could not be removed."""
+        self._unshared: OSError | None = None
+
+    def unshared(self) -> OSError | None:
+        """Why, since this was last asked, the file was out of reach, so that this process went by itself; or None."""
+        error, self._unshared = self._unshared, None
+        return error
 
     def current(self) -> Pause | None:
         """The pause that is on; None when jobs may be taken."""
+        if self._own is not None:
+            return self._own
+        shared = self._shared()
+        return None if shared is None or shared.since == self._ended else shared
+
+    def _shared(self) -> Pause | None:
         try:
             text = self._path.read_text(encoding="utf-8")
         except FileNotFoundError:
+            return None
+        except OSError as error:
+            self._unshared = error
             return None
         try:
             fields = json.loads(text)
@@ -73,7 +93,7 @@ class NodePause:
                 return False
             now = self._clock()
             anyway_at = None if anyway_in_s is None or draining else now + anyway_in_s
-            self._write(
+            self._keep(
                 Pause(
                     reason=reason,
                     template=template,
@@ -99,7 +119,7 @@ class NodePause:
             if seen is None or not self._is_due(seen.look_at, now):
                 return None
             mine = replace(seen, look_at=now + next_in_s)
-            self._write(mine)
+            self._keep(mine)
             return mine
 
     def is_over(self, pause: Pause) -> bool:
@@ -112,21 +132,40 @@ class NodePause:
             now = self.current()
             if now is None or now.since != seen.since:
                 return False
-            self._path.unlink(missing_ok=True)
+            self._own = None
+            try:
+                shared = self._shared()
+                if shared is not None and shared.since == seen.since:
+                    self._path.unlink(missing_ok=True)
+            except OSError as error:
+                self._ended, self._unshared = seen.since, error
             return True
 
     @staticmethod
     def _is_due(at: float, now: float) -> bool:
         return now >= at or at - now > LONGEST_WAIT_S
 
-    def _write(self, pause: Pause) -> None:
+    def _keep(self, pause: Pause) -> None:
         part = self._path.with_name(f"{self._path.name}.part")
-        part.write_text(json.dumps(asdict(pause)), encoding="utf-8")
-        part.replace(self._path)
+        try:
+            part.write_text(json.dumps(asdict(pause)), encoding="utf-8")
+            part.replace(self._path)
+        except OSError as error:
+            self._own, self._unshared = pause, error
+        else:
+            self._own = None
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        lock = os.open(self._path.with_name(f"{self._path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)  # somebody may have cleaned up
+            lock = os.open(
+                self._path.with_name(f"{self._path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+            )
+        except OSError as error:
+            self._unshared = error
+            yield  # of this process alone then
+            return
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield

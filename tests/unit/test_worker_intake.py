@@ -198,3 +198,16 @@ def test_a_daemon_that_is_not_there_is_down() -> None:
 @pytest.mark.parametrize("templates", [None, "py", [1, 2]])
 def test_templates_that_are_no_list_of_names_stay_unknown(templates: Sequence[Any] | None) -> None:
     assert state_of({"status": "ok", "templates": templates})[0].templates is None
+
+
+@pytest.mark.parametrize("error", [CollimateDrainingError("draining"), UnreachableError("refused")])
+def test_a_pause_that_cannot_be_written_fails_no_batch(tmp_path: Path, error: CollimateError) -> None:
+    clock, daemon = Clock(), Daemon(UP, DOWN, UP)
+    gate = intake(daemon, clock, tmp_path)
+    assert gate.may_take()
+    (tmp_path / "n1").rmdir()
+    (tmp_path / "n1").write_text("")
+    gate.failed(error, "py")
+    assert not gate.may_take()
+    clock.now += 6.0
+    assert gate.may_take()

@@ -106,3 +106,67 @@ def test_a_file_that_cannot_be_read_pauses_until_a_look_says_otherwise(
     assert mine.draining
     assert one.end(mine)
     assert one.current() is None
+
+
+def block(tmp_path: Path) -> None:
+    """Where the node's files should be is a file: neither folder nor lock nor pause can be made there, by nobody."""
+    place = pause_file(str(tmp_path), "n1").parent
+    for file in place.iterdir():
+        file.unlink()
+    place.rmdir()
+    place.write_text("")
+
+
+def test_where_nothing_can_be_written_each_process_pauses_by_itself(
+    pair: tuple[NodePause, NodePause], clock: Clock, tmp_path: Path
+) -> None:
+    one, other = pair
+    block(tmp_path)
+    assert begin(one, draining=False, anyway_in_s=5.0)
+    assert isinstance(one.unshared(), OSError)
+    assert one.unshared() is None
+    assert other.current() is None
+    mine = one.take_turn(5.0)
+    assert mine is not None
+    assert one.take_turn(5.0) is None
+    clock.now += 5.0
+    assert one.is_over(mine)
+    begin(one)
+    drain = one.current()
+    assert drain is not None
+    assert drain.draining
+    assert not one.end(mine)
+    assert one.end(drain)
+    assert one.current() is None
+
+
+def test_a_folder_that_somebody_removed_is_made_again(pair: tuple[NodePause, NodePause], tmp_path: Path) -> None:
+    one, other = pair
+    pause_file(str(tmp_path), "n1").parent.rmdir()
+    assert begin(one)
+    assert one.unshared() is None
+    assert one.current() is not None
+    assert other.current() == one.current()
+
+
+def test_a_pause_whose_file_cannot_be_removed_ends_here_all_the_same(
+    pair: tuple[NodePause, NodePause], clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = pair
+    begin(one)
+    seen = other.current()
+    assert seen is not None
+
+    def refuse(_path: Path, missing_ok: bool = False) -> None:
+        raise OSError(30, "Read-only file system")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", refuse)
+        assert other.end(seen)
+    assert other.current() is None
+    assert isinstance(other.unshared(), OSError)
+    assert one.current() == seen
+    assert one.end(seen)
+    clock.now += 1.0
+    assert begin(one)
+    assert other.current() == one.current()
