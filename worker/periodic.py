@@ -26,10 +26,14 @@ class Periodic:
         """Have the next round now."""
         self._wake.set()
 
-    def stop(self, timeout_s: float) -> bool:
-        """No further round; waits for the one under way. False when that took longer than `timeout_s`."""
+    def end(self) -> None:
+        """No further round. Doesn't wait for the one under way."""
         self._stopped = True
         self._wake.set()
+
+    def stop(self, timeout_s: float) -> bool:
+        """No further round; waits for the one under way. False when that took longer than `timeout_s`."""
+        self.end()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
         return not self._thread.is_alive()

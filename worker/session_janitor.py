@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from collimate_rl.errors import CollimateError, QueueError, RedisUnavailable
+from collimate_rl.errors import AmbiguousError, CollimateError, QueueError, RedisUnavailable, UnreachableError
 from collimate_rl.protocol import BatchStatus, keys
 from collimate_rl.queue import faults
 from collimate_rl.queue._raw import raw, text
@@ -91,9 +91,17 @@ class SessionJanitor:
         self.every_s = BEATS_PER_ROUND * queue.timing.beat_every_ms / 1000
 
     @classmethod
-    def for_node(cls, settings: WorkerSettings, queue: BatchQueue, token: str) -> SessionJanitor:
-        """The janitor of the node and the daemon that the settings name."""
-        client = client_for(settings.backend, timeout=LOOK_TIMEOUT_S, retries=1)
+    def for_node(
+        cls,
+        settings: WorkerSettings,
+        queue: BatchQueue,
+        token: str,
+        *,
+        timeout_s: float = LOOK_TIMEOUT_S,
+        retries: int = 1,
+    ) -> SessionJanitor:
+        """The janitor of the node and the daemon that the settings name; a request takes `timeout_s` at most."""
+        client = client_for(settings.backend, timeout=timeout_s, retries=retries)
         min_idle_s = settings.min_idle if settings.reap_unclaimed else None
         return cls(queue, client, settings.node, token, min_idle_s=min_idle_s)
 
@@ -187,6 +195,8 @@ class SessionJanitor:
         faults.reach("reaping")
         try:
             deleted = self._client.delete_session(found.session).get("deleted") is True
+        except (UnreachableError, AmbiguousError):
+            raise  # the daemon went away or hangs: so would each further deletion
         except CollimateError as error:
             logs.emit(logs.JANITOR_FAILED, logging.DEBUG, error=error.message)
             return False

@@ -44,6 +44,10 @@ LAST_WORDS_S = 10.0
 """How long the end may take to bury what was killed while the server is away."""
 PARTING_S = 1.0
 """The same where every worker process ended by itself: leases and heartbeats run out, too."""
+PARTING_LOOK_S = 3.0
+"""How long the daemon may take for an answer at the end."""
+LOOPS_WAIT_S = 5.0
+"""How long the end waits for rounds under way: of the janitors, and of looks at the daemon."""
 
 
 class Refused(Exception):
@@ -223,7 +227,10 @@ class Supervisor:
             signals.wait(0.1)
             self._collect()
         for loop in self._loops:
-            loop.stop(5.0)
+            loop.end()
+        until = time.monotonic() + LOOPS_WAIT_S
+        for loop in self._loops:
+            loop.stop(max(0.0, until - time.monotonic()))
         self._last_words(words_s)
         logs.emit(logs.SUPERVISOR_STOPPED)
 
@@ -234,10 +241,14 @@ class Supervisor:
     def _last_words(self, for_s: float) -> None:
         try:
             persist(self._pulse.fall_silent, for_s=for_s)
-            self._sessions.round()
-            self._sessions.resign()
             self._janitor.resign()
             self._lease.release()
+            # A daemon that hangs must not hold the stop up.
+            parting = SessionJanitor.for_node(
+                self._settings, self._queue, str(self._identity), timeout_s=PARTING_LOOK_S, retries=0
+            )
+            parting.round()
+            parting.resign()
         except QueueError as error:
             # Leases run out by themselves, and the next supervisor of this node buries what is left.
             logs.emit(logs.REDIS_DOWN, logging.WARNING, error=error.message)

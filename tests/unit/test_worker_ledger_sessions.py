@@ -396,6 +396,25 @@ def test_what_cannot_be_deleted_now_is_left_to_the_janitor(world: World) -> None
 # The janitor
 
 
+def test_a_daemon_that_hangs_costs_a_round_one_deletion(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have a thousand to delete, at the end of a stop."""
+    for _ in range(3):
+        probe = world.table.create_session("py", label=PROBE_LABEL)["session_id"]
+        world.table.sessions[probe]["age_secs"] = 61.0
+    asked: list[str] = []
+
+    def hang(session: str) -> None:
+        asked.append(session)
+        raise AmbiguousError("not answered within 10 s")
+
+    janitor = SessionJanitor(world.queue, world.table, "n1", "token")
+    with monkeypatch.context() as patched:
+        patched.setattr(world.table, "delete_session", hang)
+        assert janitor.round() == 0
+    assert len(asked) == 1
+    assert janitor.round() == 3
+
+
 def test_the_janitor_leaves_what_is_used_and_what_is_not_ours(world: World) -> None:
     _, sessions = world.own()
     sessions.enter(0, "e")
