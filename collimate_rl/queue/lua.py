@@ -31,6 +31,7 @@ SCRIPTS = (
     "bump",
     "cases",
     "lease",
+    "seat",
     "purge",
 )
 _ANSWERING = re.compile(r"\b(?:answer|due_answer)\(")
