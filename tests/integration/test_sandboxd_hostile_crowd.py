@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,9 +14,10 @@ from collimate_rl.client import CollimateClient
 from collimate_rl.rewards import UnitTestReward, grade_batch
 from tests.fixtures.hostile_attacks import Attack
 from tests.fixtures.hostile_bombs import BOMBS
+from tests.fixtures.hostile_daemon import daemon_of_its_own
 from tests.fixtures.hostile_neighbours import CASES, RIGHT, WRONG
 from tests.fixtures.hostile_refused import REFUSED
-from tests.fixtures.sandbox_daemon import NoIsolation, RunningDaemon, start_daemon
+from tests.fixtures.sandbox_daemon import RunningDaemon
 from tests.fixtures.sandboxd_wire import call, code, control_groups, eventually, footprint, resident_bytes
 
 AT_ONCE = 24
@@ -29,18 +29,8 @@ MEMORY_SLACK = 96 << 20
 @pytest.fixture(scope="module")
 def wide_daemon() -> Iterator[RunningDaemon]:
     """A daemon of its own, with a place for everybody, which nothing else has used."""
-    try:
-        daemon = start_daemon("--isolation", "namespaces", "--max-inflight", str(AT_ONCE + GRADED_AT_ONCE + 2))
-    except NoIsolation as exc:
-        pytest.skip(f"no isolated sandboxes on this machine: {exc}")
-    try:
+    with daemon_of_its_own("--max-inflight", str(AT_ONCE + GRADED_AT_ONCE + 2)) as daemon:
         yield daemon
-        assert daemon.process.poll() is None, daemon.log.read_text(errors="replace")
-    finally:
-        status = daemon.stop()
-        words = daemon.log.read_text(errors="replace")
-        shutil.rmtree(daemon.folder, ignore_errors=True)
-    assert status == 0, words
 
 
 def _in_a_session(path: str, attack: Attack) -> None:

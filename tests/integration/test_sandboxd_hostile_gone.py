@@ -7,21 +7,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.fixtures.sandbox_daemon import NoIsolation, RunningDaemon, start_daemon
+from tests.fixtures.hostile_daemon import daemon_of_its_own
+from tests.fixtures.sandbox_daemon import RunningDaemon
 from tests.fixtures.sandboxd_wire import UnixConnection, call, eventually, session_exec
 
 
 @pytest.fixture
 def narrow_daemon() -> Iterator[RunningDaemon]:
     """One exec at a time."""
-    try:
-        daemon = start_daemon("--isolation", "namespaces", "--max-inflight", "1")
-    except NoIsolation as exc:
-        pytest.skip(f"no isolated sandboxes on this machine: {exc}")
-    try:
+    with daemon_of_its_own("--max-inflight", "1") as daemon:
         yield daemon
-    finally:
-        assert daemon.stop() == 0
 
 
 def test_what_waits_is_dropped_with_its_caller_and_what_runs_goes_on(narrow_daemon: RunningDaemon) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.fixtures.hostile_attacks import TOP
-from tests.fixtures.sandbox_daemon import NoIsolation, RunningDaemon, start_daemon
+from tests.fixtures.hostile_daemon import daemon_of_its_own
+from tests.fixtures.sandbox_daemon import RunningDaemon
 from tests.fixtures.sandboxd_wire import call, session_exec
 
 HIDING: dict[str, str] = {
@@ -69,14 +70,8 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
             above.chmod(0o755)
     config = folder / "collimate.toml"
     config.write_text(f'[templates.shown]\ndata = {{ "/data" = "{folder}" }}\n')
-    try:
-        started = start_daemon("--isolation", "namespaces", "--config", str(config))
-    except NoIsolation as exc:
-        pytest.skip(f"no isolated sandboxes on this machine: {exc}")
-    try:
+    with daemon_of_its_own("--config", str(config)) as started:
         yield started
-    finally:
-        assert started.stop() == 0
 
 
 @pytest.mark.parametrize("how", HIDING)

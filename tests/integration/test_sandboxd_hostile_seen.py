@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.fixtures.hostile_attacks import TOP
-from tests.fixtures.sandbox_daemon import start_daemon
+from tests.fixtures.hostile_daemon import daemon_of_its_own
 from tests.fixtures.sandboxd_wire import call, code, descendants, eventually, session_exec
 
 NEEDLE = "needle-" * 3 + "5c1e"
@@ -162,8 +162,7 @@ def test_the_daemons_words_are_not_in_a_fork() -> None:
     """Its environment, its arguments and its working directory are not inherited by anything inside."""
     first, second = "daemon-secret-", os.urandom(6).hex()
     secret = first + second
-    daemon = start_daemon("--isolation", "namespaces", env={"A_SECRET": secret})
-    try:
+    with daemon_of_its_own(env={"A_SECRET": secret}) as daemon:
         look = f"""
 first, second = {first.encode()!r}, {second.encode()!r}
 def hits(text):
@@ -183,14 +182,11 @@ print(found)
         # Nor in the zygotes that every fork is a copy of.
         for pid in descendants(daemon.pid):
             assert secret.encode() not in Path(f"/proc/{pid}/environ").read_bytes()
-    finally:
-        assert daemon.stop() == 0
 
 
 def test_no_descriptor_of_another_exec_is_open_however_many_run() -> None:
     """More execs at once than the warm interpreter was reckoned to have descriptors."""
-    daemon = start_daemon("--isolation", "namespaces", "--max-sessions", "1", "--max-inflight", "330")
-    try:
+    with daemon_of_its_own("--max-sessions", "1", "--max-inflight", "330") as daemon:
         path = daemon.socket_path
         waiting = [
             threading.Thread(target=code, args=(path, "import time\ntime.sleep(12)"), kwargs={"timeout_seconds": 60})
@@ -204,8 +200,6 @@ def test_no_descriptor_of_another_exec_is_open_however_many_run() -> None:
             assert code(path, look)["stdout"] == "['0', '1', '2', '3']\n"
         for thread in waiting:
             thread.join(60)
-    finally:
-        assert daemon.stop() == 0
 
 
 @pytest.mark.parametrize("place", ["/usr/bin/env", "/usr/lib"])
