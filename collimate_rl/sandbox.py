@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from collimate_rl import _transfer
 from collimate_rl.errors import CollimateError, MalformedAnswer
@@ -18,6 +18,8 @@ from collimate_rl.tunnel import PortForward, open_port_forward
 
 WARM_FORK_MS: Final = 1.0
 """A fork that took at most this long came from a warm template."""
+
+S = TypeVar("S", bound="Sandbox")
 
 _log = logging.getLogger(__name__)
 
@@ -96,7 +98,7 @@ class Sandbox:
         self._client = client if client is not None else connect()
 
     @classmethod
-    def attach(cls, client: SessionClient, session_id: str, **options: Any) -> Sandbox:
+    def attach(cls: type[S], client: SessionClient, session_id: str, **options: Any) -> S:
         """Take over a live session after asking the backend for it; nothing is forked.
 
         Raises `CollimateError` with `no_such_session` when it is gone. Closing the sandbox deletes the session.
@@ -106,7 +108,7 @@ class Sandbox:
         return cls.adopt(client, session_id, template=template if isinstance(template, str) else "", **options)
 
     @classmethod
-    def adopt(cls, client: SessionClient, session_id: str, *, template: str = "", **options: Any) -> Sandbox:
+    def adopt(cls: type[S], client: SessionClient, session_id: str, *, template: str = "", **options: Any) -> S:
         """As `attach`, without asking: a session that is gone shows at the first exec."""
         if not session_id:
             raise ValueError("a session_id is a text of at least one character")

@@ -110,7 +110,6 @@ class Session(Sandbox):
         made = Session.adopt(
             self._client, child["id"], template=self.template, egress=self.egress, default_timeout=self.default_timeout
         )
-        assert isinstance(made, Session)
         endpoints = child.get("endpoints")
         made.endpoints = endpoints if isinstance(endpoints, dict) else {}
         kind = child.get("fork_kind", answer.get("fork_kind"))
