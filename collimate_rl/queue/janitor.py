@@ -60,6 +60,7 @@ class QueueJanitor:
         bumped = self.queue.bump(k for k in waiting if k not in over)
         done: Counter[Mended] = Counter()
         broken: list[str] = []
+        strange: list[str] = []
         for k in due:
             if k in listed and k not in over:
                 continue
@@ -71,6 +72,12 @@ class QueueJanitor:
                     raise
                 broken.append(k)
                 log.warning("batch %s cannot be mended: %s", k, exc)
+            except ValueError:  # the script's word on an argument: no batch has such a name
+                strange.append(k)
+                log.warning("%.80r among the unanswered batches is none of ours: taken out", k)
+        if strange:
+            with translate_errors("take out what is no batch"):
+                self.queue.client.zrem(keys.pending(self.queue.queue), *strange)
         self.queue.bump(broken)  # else they would fill every pass
         with translate_errors("sweep the intermediate list"):
             swept = self._sweep.sweep()

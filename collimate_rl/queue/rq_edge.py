@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 
 from redis import Redis
 from redis.client import Pipeline
-from redis.exceptions import ConnectionError, TimeoutError
-from rq.exceptions import DequeueTimeout, NoSuchJobError, StopRequested
+from redis.exceptions import ConnectionError, RedisError, TimeoutError
+from rq.exceptions import DequeueTimeout, StopRequested
 from rq.executions import Execution
 from rq.job import Job, JobStatus
 from rq.job_lifecycle import record_job_failure
@@ -27,7 +27,7 @@ from rq.worker import SimpleWorker
 from collimate_rl.errors import BadMessage
 from collimate_rl.protocol import keys
 from collimate_rl.queue import faults
-from collimate_rl.queue._raw import text
+from collimate_rl.queue._raw import raw, text
 from collimate_rl.queue.codec import MsgpackSerializer
 
 JOB_FUNCTION = "collimate.grade/1"
@@ -270,15 +270,22 @@ def clear_worker(connection: Redis, queue: str, name: str) -> list[str]:
     executions_key = f"rq:worker:{name}:executions"
     found: list[str] = []
     with connection.pipeline() as pipe:
-        for raw in connection.smembers(executions_key):
-            execution = Execution.from_composite_key(text(raw), connection)
+        for entry in connection.smembers(executions_key):
+            try:
+                execution = Execution.from_composite_key(text(entry), connection)
+            except ValueError:  # no entry of rq's; it goes with the rest
+                continue
             execution.worker_name = name
             found.append(execution.job_id)
             job = BellJob(execution.job_id, connection=connection, serializer=MsgpackSerializer)
             job.origin = queue
             try:
                 job.refresh()  # type: ignore[no-untyped-call]
-            except NoSuchJobError:  # gone, or a hash without data: what a heartbeat makes of one that has expired
+            except RedisError:
+                raise
+            except Exception:  # noqa: BLE001 - rq parses what another version, or anybody, may have written
+                # Gone, a hash without data (what a heartbeat makes of one that has expired), or not to be read: it was
+                # only a bell, and must not keep the dead unburied.
                 pipe.delete(job.key)
             else:
                 record_job_failure(job, f"worker {name} died", pipeline=pipe)
@@ -303,24 +310,26 @@ class IntermediateSweep:
         self.queue = queue
         self.look_s = look_s
         self.clock = clock
-        self._seen: dict[str, float] = {}
+        self._seen: dict[bytes, float] = {}
 
     def sweep(self) -> list[str]:
         """One pass; returns the job ids that it removed."""
-        listed = {text(raw) for raw in self.connection.lrange(keys.rq_intermediate(self.queue), 0, -1)}
-        idle = {job_id for job_id in listed if not self.connection.zcard(f"rq:executions:{job_id}")}
+        # As bytes: what others push need not be text.
+        listed = {raw(entry) for entry in self.connection.lrange(keys.rq_intermediate(self.queue), 0, -1)}
+        idle = {entry for entry in listed if not self.connection.zcard(b"rq:executions:" + entry)}
         t = self.clock()
-        self._seen = {job_id: self._seen.get(job_id, t) for job_id in idle}
-        stale = [job_id for job_id, since in self._seen.items() if t - since >= self.look_s]
-        for job_id in stale:
-            self.connection.lrem(keys.rq_intermediate(self.queue), 0, job_id)
+        self._seen = {entry: self._seen.get(entry, t) for entry in idle}
+        stale = [entry for entry, since in self._seen.items() if t - since >= self.look_s]
+        for entry in stale:
+            self.connection.lrem(keys.rq_intermediate(self.queue), 0, entry)  # type: ignore[arg-type]
             faults.reach("sweeping")
-            self.connection.delete(keys.rq_job(job_id))
-            del self._seen[job_id]
-        return stale
+            self.connection.delete(keys.rq_job("").encode() + entry)
+            del self._seen[entry]
+        return [entry.decode("utf-8", "replace") for entry in stale]
 
 
 def listed_batches(connection: Redis, queue: str) -> set[str]:
     """Batches with a bell on the queue's list. One LRANGE: rq's own counts and registries run clean-ups."""
-    found = (keys.k_of_job(text(raw)) for raw in connection.lrange(keys.rq_queue(queue), 0, -1))
+    listed = (raw(entry) for entry in connection.lrange(keys.rq_queue(queue), 0, -1))
+    found = (keys.k_of_job(entry.decode("utf-8", "replace")) for entry in listed)
     return {k for k in found if k is not None}

@@ -143,6 +143,23 @@ def test_clearing_survives_job_hashes_that_have_vanished(queue: BatchQueue, redi
     assert queue.client.zcard("rq:wip:grade") == 0
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("created_at", "yesterday"), ("status", "rung"), ("timeout", "soon"), ("result_ttl", b"\xff"), ("data", "{")],
+)
+def test_a_job_hash_that_rq_cannot_read_keeps_nobody_unburied(
+    queue: BatchQueue, redis_url: str, field: str, value: Any
+) -> None:
+    k = put(queue, make_batch())
+    with worker(redis_url, "w1", "die") as process:
+        process.wait(WAIT_S)
+    queue.client.hset(f"rq:job:{k}-1", field, value)
+    queue.client.sadd("rq:worker:w1:executions", b"\xff\xfe", "no:entry:of rq's")
+    assert clear_worker(queue.client, "grade", "w1") == [f"{k}-1"]
+    assert queue.client.zcard("rq:wip:grade") == 0
+    assert not queue.client.exists("rq:worker:w1:executions")
+
+
 class Evil:
     def __reduce__(self) -> tuple[Any, ...]:
         return exec, ("open('/tmp/col-evil-pickle', 'w').close()",)
@@ -229,6 +246,24 @@ def test_the_intermediate_list_is_swept_of_what_nobody_is_at(queue: BatchQueue) 
     assert queue.client.lrange(keys.rq_intermediate("grade"), 0, -1) == [f"{busy}-1".encode()]
     assert not queue.client.exists(f"rq:job:{k}-1")
     assert sweep.sweep() == []
+
+
+def test_what_others_push_onto_the_lists_stops_no_janitor(queue: BatchQueue) -> None:
+    k = put(queue, make_batch())
+    t = 0.0
+    janitor = QueueJanitor(queue, "j", clock=lambda: t)
+    settle(queue)
+    warp(queue, 10_001, k)
+    junk = (b"\xff\xfe", b"", b"a job of somebody's")
+    queue.client.rpush(keys.rq_queue("grade"), *junk)
+    queue.client.rpush(keys.rq_intermediate("grade"), *junk)
+    queue.client.zadd(keys.pending("grade"), {"no batch": 0, "": 0})
+    assert janitor.run_once().bumped == 1
+    assert queue.client.zrange(keys.pending("grade"), 0, -1) == [k.encode()]
+    t = 4.0
+    assert len(janitor.run_once().swept) == len(junk)
+    assert queue.client.llen(keys.rq_intermediate("grade")) == 0
+    assert listed_batches(queue.client, "grade") == {k}
 
 
 def test_a_bell_lost_on_the_way_is_rung_again_by_the_janitor(queue: BatchQueue, redis_url: str) -> None:
