@@ -6,16 +6,25 @@ import http.client
 import os
 import shutil
 import socket
+import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.fixtures import port_server
 from tests.fixtures.process_tree import identity
-from tests.fixtures.sandbox_daemon import NoIsolation, RunningDaemon, start_daemon
+from tests.fixtures.sandbox_daemon import (
+    NOBODY,
+    NoIsolation,
+    RunningDaemon,
+    copy_of_the_packages,
+    everybodys_python,
+    start_daemon,
+)
 from tests.fixtures.sandboxd_wire import call, code, control_groups, descendants, eventually, session_exec
 
 CALLERS = 8
@@ -29,21 +38,40 @@ env = {{ PYTHONPATH = "/srv/env" }}
 
 
 @pytest.fixture(scope="module")
-def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("killed")
-    data = folder / "data"
-    data.mkdir(mode=0o755)
-    shutil.copy(port_server.__file__, data)
-    config = folder / "collimate.toml"
-    config.write_text(CONFIG.format(data=data))
-    return config
+def config() -> Iterator[Path]:
+    """Where an unprivileged daemon can read it, too."""
+    with tempfile.TemporaryDirectory(prefix="sbxkil", dir="/tmp") as name:
+        folder = Path(name)
+        data = folder / "data"
+        data.mkdir(mode=0o755)
+        shutil.copy(port_server.__file__, data)
+        (folder / "collimate.toml").write_text(CONFIG.format(data=data))
+        folder.chmod(0o755)
+        yield folder / "collimate.toml"
 
 
-def started(config: Path, socket_path: str | None = None) -> RunningDaemon:
-    try:
-        return start_daemon("--config", str(config), socket_path=socket_path)
-    except NoIsolation as exc:
-        pytest.skip(f"no isolated sandboxes on this machine: {exc}")
+Start = Callable[..., RunningDaemon]
+
+
+@pytest.fixture(params=["as this user", "as an unprivileged one"])
+def start(request: pytest.FixtureRequest, config: Path) -> Iterator[Start]:
+    """Starts daemons; without root there are no control groups to find anything by."""
+    options: dict[str, Any] = {}
+    library = Path(f"/tmp/sbxkil{os.getpid()}")
+    if request.param != "as this user":
+        if os.geteuid() != 0:
+            pytest.skip("needs root to become somebody else: the whole suite runs unprivileged already")
+        env = {"PYTHONPATH": str(copy_of_the_packages(library)), "TMPDIR": "/tmp"}
+        options = {"command": NOBODY, "python": everybodys_python(), "env": env}
+
+    def start(socket_path: str | None = None) -> RunningDaemon:
+        try:
+            return start_daemon("--config", str(config), socket_path=socket_path, **options)
+        except NoIsolation as exc:
+            pytest.skip(f"no isolated sandboxes on this machine: {exc}")
+
+    yield start
+    shutil.rmtree(library, ignore_errors=True)
 
 
 class Traffic:
@@ -109,9 +137,9 @@ def refused(place: str) -> bool:
 
 
 @pytest.fixture
-def kept(config: Path) -> Iterator[list[RunningDaemon]]:
+def kept(start: Start) -> Iterator[list[RunningDaemon]]:
     """Daemons that are ended after the test."""
-    daemons = [started(config)]
+    daemons = [start()]
     yield daemons
     for daemon in daemons:
         if daemon.process.poll() is None:
@@ -119,8 +147,7 @@ def kept(config: Path) -> Iterator[list[RunningDaemon]]:
         shutil.rmtree(daemon.folder, ignore_errors=True)
 
 
-@pytest.mark.parametrize("attempt", range(2))
-def test_kill_9_in_the_middle_of_load(config: Path, kept: list[RunningDaemon], attempt: int) -> None:
+def test_kill_9_in_the_middle_of_load(start: Start, kept: list[RunningDaemon]) -> None:
     """Two daemons are started again at the same moment, one in the dead one's place: both find what it left."""
     (daemon,) = kept
     path = daemon.socket_path
@@ -144,8 +171,8 @@ def test_kill_9_in_the_middle_of_load(config: Path, kept: list[RunningDaemon], a
     for connection in connections:
         connection.close()
     with ThreadPoolExecutor(2) as pool:
-        starts = [pool.submit(started, config, path), pool.submit(started, config)]
-        kept += [start.result(120) for start in starts]
+        starts = [pool.submit(start, path), pool.submit(start)]
+        kept += [started.result(120) for started in starts]
     taken = set()
     for again in kept[1:]:
         assert code(again.socket_path, "print('again')")["stdout"] == "again\n"
