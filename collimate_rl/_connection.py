@@ -3,7 +3,7 @@
 Three things differ from the standard classes, each for a reason:
 
 - every read and write ends at one absolute deadline;
-- a request leaves in one write, and the bytes that left are counted, because "nothing was sent" is what
+- a request leaves in one write, and it is noted whether any of it left, because "nothing was sent" is what
   makes a create or an exec safe to send again;
 - response headers are read without `email.parser`, which costs more than the rest of a local request.
 """
@@ -75,6 +75,15 @@ class Endpoint:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 
+    def target(self, path: str) -> str:
+        """`path` behind the prefix, as a request line has it. A `ValueError` for what no request line can hold."""
+        if not path.startswith("/") or not path.isascii() or any(ord(char) <= 0x20 or char == "\x7f" for char in path):
+            raise ValueError(f"not a path as a request has it: {path[:200]!r}")
+        return self.prefix + path
+
+    def url(self, path: str) -> str:
+        return f"{self.scheme}://{self.host_header}{self.target(path)}"
+
     def __str__(self) -> str:
         if self.unix_path is not None:
             return f"unix:{self.unix_path}"
@@ -144,7 +153,7 @@ class Response(http.client.HTTPResponse):
 
 
 class Connection(http.client.HTTPConnection):
-    """A connection that collects a request and writes it whole; `sent` counts the bytes that left."""
+    """A connection that collects a request and writes it whole; `may_have_sent` says whether any of it left."""
 
     response_class = Response
     sock: DeadlineSocket | DeadlineTlsSocket | None
@@ -155,7 +164,7 @@ class Connection(http.client.HTTPConnection):
         self._clock = clock
         self._tls = tls
         self._parts: list[bytes] = []
-        self.sent = 0
+        self.may_have_sent = False
         self.idle_since = 0.0
 
     def connect_within(self, wait_s: float) -> None:
@@ -172,13 +181,13 @@ class Connection(http.client.HTTPConnection):
         self._parts.append(data)
 
     def write(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str], deadline: float) -> None:
-        """Send one request whole. Raises `OSError`; `sent` then says whether a byte of it left.
+        """Send one request whole. Raises `OSError`; `may_have_sent` then says whether a byte of it can have left.
 
         A path or a header that HTTP does not take is a `ValueError`, before anything is sent.
         """
-        self.sent = 0
+        self.may_have_sent = False
         self._parts.clear()
-        self.putrequest(method, self._endpoint.prefix + path, skip_host=True, skip_accept_encoding=True)
+        self.putrequest(method, self._endpoint.target(path), skip_host=True, skip_accept_encoding=True)
         self.putheader("Host", self._endpoint.host_header)
         self.putheader("Accept", "application/json")
         for name, value in headers.items():
@@ -192,10 +201,11 @@ class Connection(http.client.HTTPConnection):
         sock.wait_at_most_until(deadline, self._clock)
         rest = memoryview(b"".join(self._parts))
         self._parts.clear()
+        # A TLS write that fails does not say how many of its records left before.
+        self.may_have_sent = self._tls is not None
         while rest:
-            sock.arm()
             written = sock.send(rest)
-            self.sent += written
+            self.may_have_sent = True
             rest = rest[written:]
 
     def read(self, limit: int, deadline: float) -> tuple[Answer, bool]:

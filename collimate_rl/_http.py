@@ -141,7 +141,7 @@ class HttpPool:
         try:
             connection.write(method, path, body, headers, deadline)
         except OSError as exc:
-            if connection.sent == 0:
+            if not connection.may_have_sent:
                 raise UnreachableError(f"{self.endpoint}: {method} {path}: nothing could be sent: {exc}") from exc
             if isinstance(exc, TimeoutError):
                 raise AmbiguousError(f"{self.endpoint}: {method} {path} was not taken before its deadline") from exc

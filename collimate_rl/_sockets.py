@@ -38,6 +38,10 @@ class _Deadline(socket.socket):
             raise TimeoutError("the deadline has passed")
         self.settimeout(min(left, _LONGEST_WAIT_S))
 
+    def send(self, *args: Any, **kwargs: Any) -> int:
+        self.arm()
+        return super().send(*args, **kwargs)
+
     def recv_into(self, *args: Any, **kwargs: Any) -> int:  # as the reader of http.client calls it
         self.arm()
         return super().recv_into(*args, **kwargs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 pytest_plugins = (
+    "tests.fixtures.authority",
     "tests.fixtures.local_gateways",
     "tests.fixtures.plain_executor",
     "tests.fixtures.redis_servers",
@@ -15,4 +16,5 @@ pytest_plugins = (
     "tests.fixtures.crashes",
     "tests.fixtures.workers",
     "tests.fixtures.trainers",
+    "tests.fixtures.transports",
 )
