@@ -21,6 +21,7 @@ from urllib.parse import quote
 from collimate_rl._connection import Endpoint
 from collimate_rl._http import HttpPool
 from collimate_rl._retry import IDEMPOTENT, NON_IDEMPOTENT, RetryPolicy, Sleep, Uniform
+from collimate_rl._sockets import ClientCert
 from collimate_rl._transport import Sender, Transport
 from collimate_rl.errors import CollimateError, MalformedAnswer
 
@@ -40,8 +41,10 @@ class CollimateClient:
 
     `timeout` (seconds) bounds one request, answer included. A request is repeated at most `retries` times with full
     jitter (`uniform(0, backoff * 2**attempt)` seconds), sleeping at most `retry_budget` seconds in all; a create or
-    an exec only when nothing can have happened. `base_url` is `http://host:port` or `unix:/path`; `unix_socket`
-    wins over it. Raises `ValueError` for an address or a setting that cannot be.
+    an exec only when nothing can have happened. `base_url` is `http[s]://host:port` or `unix:/path`; `unix_socket`
+    wins over it. For https `ca_file` (PEM) stands where `$SSL_CERT_FILE` or the system's authorities do not do, and
+    `client_cert` is shown to a server that asks. A `transport` of the caller's own wins over every address. Raises
+    `ValueError` for an address or a setting that cannot be.
     """
 
     def __init__(
@@ -53,6 +56,8 @@ class CollimateClient:
         retry_budget: float = 30.0,
         unix_socket: str | os.PathLike[str] | None = None,
         *,
+        ca_file: str | None = None,
+        client_cert: ClientCert | None = None,
         transport: Transport | None = None,
         sleep: Sleep = time.sleep,
         uniform: Uniform = random.uniform,
@@ -67,7 +72,8 @@ class CollimateClient:
         self.retry_budget = retry_budget
         policy = RetryPolicy(retries=retries, backoff_s=backoff, budget_s=retry_budget)
         if transport is None:
-            transport = HttpPool(Endpoint.parse(base_url) if unix_socket is None else Endpoint.unix(unix_socket))
+            endpoint = Endpoint.parse(base_url) if unix_socket is None else Endpoint.unix(unix_socket)
+            transport = HttpPool(endpoint, ca_file=ca_file, client_cert=client_cert)
         self._sender = Sender(transport, policy, sleep=sleep, uniform=uniform)
 
     @classmethod
