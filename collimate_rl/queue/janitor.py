@@ -20,7 +20,7 @@ from collimate_rl.queue.rq_edge import IntermediateSweep, listed_batches
 log = logging.getLogger(__name__)
 
 MAX_DUE = 500
-"""Batches per pass; the next pass takes the next ones."""
+"""Batches that are looked at together; a pass takes as many such lots as are due, and as its lease has time for."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,7 @@ class QueueJanitor:
         self.queue = queue
         self.token = token
         look_s = queue.timing.look_ms / 1000
+        self._clock = clock
         self._sweep = IntermediateSweep(queue.client, queue.queue, look_s=look_s, clock=clock)
 
     def run_once(self) -> Pass:
@@ -52,13 +53,28 @@ class QueueJanitor:
         name = f"janitor:{self.queue.queue}"
         if not self.queue.lease(name, self.token, self.queue.timing.janitor_lease_ms).mine:
             return Pass(False)
-        due = self._due()
-        with translate_errors("read the list of bells"):
-            listed = listed_batches(self.queue.client, self.queue.queue) if due else set()
+        # What waits in order is looked at, too, and comes first: it must not keep the janitor from what is lost.
+        until = self._clock() + self.queue.timing.janitor_lease_ms / 2000
+        listed: set[str] | None = None
+        done: Counter[Mended] = Counter()
+        bumped = broken = 0
+        while due := self._due():
+            if listed is None:
+                with translate_errors("read the list of bells"):
+                    listed = listed_batches(self.queue.client, self.queue.queue)
+            moved, wrong = self._see_to(due, listed, done)
+            bumped, broken = bumped + moved, broken + wrong
+            if len(due) < MAX_DUE or self._clock() >= until:
+                break
+        with translate_errors("sweep the intermediate list"):
+            swept = self._sweep.sweep()
+        return Pass(True, done, bumped, tuple(swept), broken)
+
+    def _see_to(self, due: list[str], listed: set[str], done: Counter[Mended]) -> tuple[int, int]:
+        """Bumps or mends each, and counts what mending did; returns how many were bumped, and how many are broken."""
         waiting = [k for k in due if k in listed]
         over = self._over(waiting)
         bumped = self.queue.bump(k for k in waiting if k not in over)
-        done: Counter[Mended] = Counter()
         broken: list[str] = []
         strange: list[str] = []
         for k in due:
@@ -79,9 +95,7 @@ class QueueJanitor:
             with translate_errors("take out what is no batch"):
                 self.queue.client.zrem(keys.pending(self.queue.queue), *strange)
         self.queue.bump(broken)  # else they would fill every pass
-        with translate_errors("sweep the intermediate list"):
-            swept = self._sweep.sweep()
-        return Pass(True, done, bumped, tuple(swept), len(broken))
+        return bumped, len(broken)
 
     def _due(self) -> list[str]:
         with translate_errors("read what is due"):

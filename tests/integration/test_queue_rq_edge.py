@@ -21,7 +21,7 @@ from rq.command import send_stop_job_command
 from collimate_rl.protocol import keys
 from collimate_rl.queue.batches import BatchQueue
 from collimate_rl.queue.clients import connect_commands
-from collimate_rl.queue.janitor import QueueJanitor
+from collimate_rl.queue.janitor import MAX_DUE, QueueJanitor
 from collimate_rl.queue.replies import Buried, Mended
 from collimate_rl.queue.rq_edge import (
     JOB_FUNCTION,
@@ -31,7 +31,7 @@ from collimate_rl.queue.rq_edge import (
     listed_batches,
 )
 from collimate_rl.queue.server import LocalRedis
-from tests.fixtures.queue_batches import bells, make_batch, put, settle, warp
+from tests.fixtures.queue_batches import bells, lapse, make_batch, put, settle, take, warp
 
 ROOT = Path(__file__).parents[2]
 WAIT_S = 60.0
@@ -246,6 +246,17 @@ def test_the_intermediate_list_is_swept_of_what_nobody_is_at(queue: BatchQueue) 
     assert queue.client.lrange(keys.rq_intermediate("grade"), 0, -1) == [f"{busy}-1".encode()]
     assert not queue.client.exists(f"rq:job:{k}-1")
     assert sweep.sweep() == []
+
+
+def test_thousands_that_wait_in_order_hide_none_that_is_lost(queue: BatchQueue) -> None:
+    lost = put(queue, make_batch())
+    take(queue, lost, "o", "w1", "n1")
+    waiting = [put(queue, make_batch(), window=3 * MAX_DUE) for _ in range(2 * MAX_DUE + 1)]
+    settle(queue)
+    lapse(queue, lost)
+    queue.client.zadd(keys.pending("grade"), dict.fromkeys(waiting, 1) | {lost: 2})  # first come, first seen
+    done = QueueJanitor(queue, "j").run_once()
+    assert (done.mended, done.bumped) == ({Mended.RELEASED: 1}, len(waiting))
 
 
 def test_what_others_push_onto_the_lists_stops_no_janitor(queue: BatchQueue) -> None:
