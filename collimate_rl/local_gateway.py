@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -72,8 +73,8 @@ class LocalGateway:
             gateway.close()
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Serve until SIGTERM or SIGINT; every sandbox is ended then. Returns the exit status."""
+def main(argv: Sequence[str] | None = None, *, meanwhile: Callable[[], int] | None = None) -> int:
+    """Serve until SIGTERM or SIGINT, or until `meanwhile` returns; every sandbox is ended then. The exit status."""
     arguments = parser().parse_args(argv)
     logging.basicConfig(level=arguments.log_level.upper(), stream=sys.stderr, format="%(levelname)s %(message)s")
     try:
@@ -86,6 +87,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             with gateway:
                 for line in banner(gateway):
                     print(line, file=sys.stderr, flush=True)
+                if arguments.json:
+                    print(json.dumps(_document(gateway)), flush=True)
+                if meanwhile is not None:
+                    return meanwhile()
                 signals.wait()
         except IsolationUnavailable as exc:
             print(f"collimate gateway: {exc}", file=sys.stderr)
@@ -102,6 +107,11 @@ def banner(gateway: LocalGateway) -> list[str]:
     lines += [f"collimate gateway: {key.tier.name} key {key.text}" for key in gateway.keys]
     first = gateway.keys[-1]
     return [*lines, f"  export COLLIMATE_BASE_URL={gateway.base_url} COLLIMATE_API_KEY={first.text}"]
+
+
+def _document(gateway: LocalGateway) -> dict[str, Any]:
+    keys = [{"tier": key.tier.name, "id": key.key_id, "key": key.text} for key in gateway.keys]
+    return {"base_url": gateway.base_url, "keys": keys}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -136,6 +146,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument(
         "--rate", type=float, default=0.0, metavar="N", help="requests per second of each key (0: no limit)"
     )
+    options.add_argument("--json", action="store_true", help="once it serves, its address and keys as one JSON line")
     options.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="warning")
     return options
 

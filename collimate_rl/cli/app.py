@@ -6,8 +6,13 @@ from importlib import metadata
 
 import click
 
+from collimate_rl.cli.bake_command import bake, status
+from collimate_rl.cli.burst_command import burst, rl
 from collimate_rl.cli.demo_command import demo
+from collimate_rl.cli.doctor_command import doctor
+from collimate_rl.cli.fleet_command import fleet, images
 from collimate_rl.cli.grade_command import grade
+from collimate_rl.cli.serve_command import serve
 
 EXIT_BAD_INPUT = 2
 EXIT_INFRA = 3
@@ -19,5 +24,5 @@ def app() -> None:
     """Grade candidate code in isolated sandboxes, for RL post-training."""
 
 
-app.add_command(demo)
-app.add_command(grade)
+for command in (demo, grade, serve, doctor, bake, status, fleet, burst, rl, images):
+    app.add_command(command)

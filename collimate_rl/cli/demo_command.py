@@ -7,8 +7,12 @@ import json
 import sys
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import click
+
+from collimate_rl.cli.bake_command import template_options
+from collimate_rl.cli.gateway_call import client_of, gateway_options, told
 
 ROWS = 24
 TIMEOUT_SECONDS = 2
@@ -27,12 +31,32 @@ _NEEDED = ("redis", "rq", "msgpack")
     "where there is one, else five rows that the package ships.",
 )
 @click.option("--rows", type=click.IntRange(1), default=ROWS, show_default=True, help="How many rows, at most.")
-def demo(data: Path | None, rows: int) -> None:
-    """Run the main job here: Redis, sandbox daemon and worker, and groups of eight candidates graded.
+@template_options(image_required=False)
+@click.option("--rounds", type=click.IntRange(1), default=8, show_default=True, help="Rounds of execs, on a gateway.")
+@gateway_options
+def demo(
+    data: Path | None,
+    rows: int,
+    rounds: int,
+    api_key: str | None,
+    base_url: str | None,
+    as_json: bool,
+    **template: Any,
+) -> None:
+    """Without a key, run the main job here; with one, bake a template on the gateway and use it.
 
-    Everything lives in a temporary directory, nothing listens on TCP, and all of it is stopped at the end. Exit 0
-    means that every right candidate scored 1.0, every wrong one 0.0, and that there was no infra error.
+    Here: Redis, sandbox daemon and worker, and groups of eight candidates graded (--data, --rows). Everything lives in
+    a temporary directory, nothing listens on TCP, and all of it is stopped at the end. Exit 0 means that every right
+    candidate scored 1.0, every wrong one 0.0, and that there was no infra error.
+
+    On a gateway (all other options): bake, wait until the pool has converged, then rounds of sandboxes with an exec in
+    each. Exit 0 means that all of them worked.
     """
+    if api_key:
+        from collimate_rl.cli.demo_gateway import run_on_gateway
+
+        with told(), client_of(api_key, base_url) as client:
+            sys.exit(run_on_gateway(client, template, rounds=rounds, as_json=as_json))
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise click.UsageError(
@@ -44,7 +68,7 @@ def demo(data: Path | None, rows: int) -> None:
         raise click.UsageError(str(error)) from error
     from collimate_rl.cli.demo_run import run
 
-    sys.exit(run(chosen))
+    sys.exit(run(chosen, as_json=as_json))
 
 
 def load_rows(data: Path | None, limit: int) -> list[dict[str, str]]:

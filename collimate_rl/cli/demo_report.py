@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -29,6 +29,24 @@ class GroupReport:
         """From the first claim to the answer, by the server's clock."""
         claimed = self.result.claimed_at
         return self.result.finished_at - claimed if claimed is not None else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON data."""
+        pairs = zip(self.rollouts, self.result.results, strict=True)
+        return {
+            "task_id": self.task_id,
+            "seconds": round(self.seconds, 3),
+            "rollouts": [
+                {
+                    "kind": one.kind,
+                    "right": one.right,
+                    "reward": v.reward,
+                    "outcome": v.outcome,
+                    "error_code": v.error_code,
+                }
+                for one, v in pairs
+            ],
+        }
 
     def faults(self) -> list[str]:
         """What is not as it must be, one line each: a right candidate below 1.0, a wrong one above 0.0, no verdict."""

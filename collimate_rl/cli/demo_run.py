@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator, Sequence
 
+import click
 from rich.console import Console
 
 from collimate_rl.cli.candidates import rollouts
@@ -20,15 +22,16 @@ POLL_S = 0.2
 FAULTS_SHOWN = 20
 
 
-def run(rows: Sequence[dict[str, str]]) -> int:
-    """Grades the rows' groups and prints the report; the exit code."""
-    console = Console()
+def run(rows: Sequence[dict[str, str]], *, as_json: bool = False) -> int:
+    """Grades the rows' groups and prints the report; the exit code. With `as_json` people's lines go to stderr."""
+    console = Console(stderr=as_json)
+    reports: list[GroupReport] = []
     with Interrupt() as interrupt:
         stack = LocalStack(check=interrupt.check)
         try:
             _say(console, "starting Redis, the sandbox daemon and a worker …")
             with stack:
-                faults = _grade(stack, rows, console)
+                faults = _grade(stack, rows, console, reports)
                 stack.keep_logs = bool(faults)
         except Interrupted as error:
             _say(console, f"{error}: everything is stopped")
@@ -37,6 +40,8 @@ def run(rows: Sequence[dict[str, str]]) -> int:
             _say(console, f"the demo failed: {error}")
             _say(console, f"logs are kept in {stack.logs}")
             return 1
+    if as_json:
+        click.echo(json.dumps({"groups": [report.as_dict() for report in reports], "faults": faults}, indent=2))
     if faults:
         console.print("not as it must be:", style="red")
         for fault in faults[:FAULTS_SHOWN]:
@@ -54,10 +59,11 @@ def _say(console: Console, text: str) -> None:
     console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
-def _grade(stack: LocalStack, rows: Sequence[dict[str, str]], console: Console) -> list[str]:
-    """The faults found: none when all is as it must be."""
+def _grade(
+    stack: LocalStack, rows: Sequence[dict[str, str]], console: Console, reports: list[GroupReport]
+) -> list[str]:
+    """The faults found: none when all is as it must be. `reports` is filled."""
     started = time.monotonic()
-    reports: list[GroupReport] = []
     with Producer(stack.redis_url, run="demo", queue=QUEUE) as producer:
         handles = {}
         for turn, row in enumerate(rows):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -53,17 +54,31 @@ def grade(
     timeout_seconds: int,
     as_json: bool,
 ) -> None:
-    """Grade the candidate in FILE ("-" for stdin) and say why it got its reward.
+    """Grade the candidate in FILE ("-" for stdin) and say why it got its reward; or all rows of a FILE.jsonl.
 
-    A FILE that does not end in .py is taken as a model's answer, as with --completion. Exit 0 when there is a verdict,
-    whatever it is; 2 on bad input; 3 when the infrastructure failed, which says nothing about the candidate.
+    A row of FILE.jsonl is {"ground_truth", "completions": [...], "id"?, "entry"?, "template"?, "timeout_seconds"?}, and
+    gets a line. Exit 0 when every row has verdicts.
+
+    Any other FILE that does not end in .py is taken as a model's answer, as with --completion. Exit 0 when there is a
+    verdict, whatever it is; 2 on bad input; 3 when the infrastructure failed, which says nothing about the candidate.
     """
     from collimate_rl import rewards
 
-    if (truth_file is None) == (tests is None):
-        raise click.UsageError("give the ground truth: --ground-truth FILE or --tests JSON, one of the two")
     if sum((unix_socket is not None, base_url is not None, local)) > 1:
         raise click.UsageError("--socket, --url and --local name the daemon in three ways: give one")
+    if file.name.endswith(".jsonl"):
+        if truth_file is not None or tests is not None or completion or seed is not None:
+            raise click.UsageError("a FILE.jsonl brings its ground truths and completions: give it alone")
+        with _daemon_errors_told(), unwinding(), ExitStack() as cleanup:
+            from collimate_rl.cli.grade_rows import grade_rows
+
+            client = _client(cleanup, unix_socket, base_url, local)
+            status = grade_rows(
+                client, file, entry=entry, template=template, timeout_seconds=timeout_seconds, as_json=as_json
+            )
+            sys.exit(status)
+    if (truth_file is None) == (tests is None):
+        raise click.UsageError("give the ground truth: --ground-truth FILE or --tests JSON, one of the two")
     try:
         spec = rewards.reward_spec_from_ground_truth(tests if tests is not None else truth_file.read(), entry=entry)
     except ValueError as error:
@@ -71,10 +86,17 @@ def grade(
     text = file.read()
     if completion or not file.name.endswith(".py"):
         text = rewards.extract_code(text, entry=getattr(spec, "entry", None) or entry)
+    with _daemon_errors_told(), unwinding(), ExitStack() as cleanup:
+        client = _client(cleanup, unix_socket, base_url, local)
+        result = rewards.grade(client, template, text, spec, seed=seed, timeout_seconds=timeout_seconds)
+    click.echo(json.dumps(as_dict(result), indent=2) if as_json else account(result))
+
+
+@contextmanager
+def _daemon_errors_told() -> Iterator[None]:
+    """What the daemon refused or lost, as one clear line and an exit status."""
     try:
-        with unwinding(), ExitStack() as cleanup:
-            client = _client(cleanup, unix_socket, base_url, local)
-            result = rewards.grade(client, template, text, spec, seed=seed, timeout_seconds=timeout_seconds)
+        yield
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     except UnreachableError as error:
@@ -93,7 +115,6 @@ def grade(
             err=True,
         )
         sys.exit(EXIT_INFRA)
-    click.echo(json.dumps(as_dict(result), indent=2) if as_json else account(result))
 
 
 def _client(cleanup: ExitStack, unix_socket: str | None, base_url: str | None, local: bool) -> SessionClient:
