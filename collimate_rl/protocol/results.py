@@ -78,7 +78,7 @@ class BatchResult:
             codes = ", ".join(sorted({str(v.error_code) for v in flagged}))
             raise Ungraded(
                 f"{len(flagged)} of {len(self.results)} candidates of batch {self.id!r} (run {self.run!r}) have no "
-                f"verdict ({codes}): the infrastructure failed, not they; submit them again under another id",
+                f"verdict ({codes}), which says nothing about them: producer.resubmit(handle) submits them again",
                 None,
                 flagged[0].error_code,
             )

@@ -35,6 +35,11 @@ def inspect_interpreter(executable: str) -> Interpreter:
             [executable, "-I", "-c", _PROBE], capture_output=True, timeout=60, check=True, stdin=subprocess.DEVNULL
         )
         found = json.loads(answer.stdout)
+    except (subprocess.CalledProcessError, json.JSONDecodeError) as exc:
+        raise ValueError(
+            f"the template's interpreter {executable} does not run as a Python: name a Python of 3.8 or later, a "
+            "program that is known by its name, or a list whose last option takes code"
+        ) from exc
     except (OSError, subprocess.SubprocessError, ValueError) as exc:
         raise ValueError(f"the template's interpreter {executable} does not run: {exc}") from exc
     version = tuple(found["version"])
