@@ -6,11 +6,13 @@ whether the daemon takes work is seen by forking and deleting a sandbox.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from collimate_rl.errors import CollimateError
+from collimate_rl.gateway import API_KEY_VARIABLE, GatewayClient
 from collimate_rl.transport import SessionClient, connect
 from worker.ledger import is_node_local
 
@@ -40,7 +42,15 @@ class BackendState:
 
 
 def client_for(where: str, **options: Any) -> SessionClient:
-    """A client for `unix:PATH` or a URL; empty is the SDK's own order. `ValueError` for an address that cannot be."""
+    """A client for `unix:PATH`, a URL or `gateway:URL`; empty is the SDK's own order.
+
+    `https://` is a gateway where `$COLLIMATE_API_KEY` is set. `ValueError` for an address that cannot be, and for a
+    gateway without a key.
+    """
+    if where.startswith("gateway:"):
+        return GatewayClient(base_url=where.removeprefix("gateway:"), **options)
+    if where.startswith("https://") and os.environ.get(API_KEY_VARIABLE):
+        return GatewayClient(base_url=where, **options)
     if where.startswith("unix:"):
         return connect(unix_socket=where.removeprefix("unix:").removeprefix("//"), **options)
     return connect(where or None, **options)
@@ -58,7 +68,7 @@ class Backend:
             health = self._client.health()
         except CollimateError as error:
             return self.probe(template) if error.status in (404, 405) else _down(error)
-        return _state(health)
+        return GATEWAY_UP if isinstance(self._client, GatewayClient) else _state(health)
 
     def probe(self, template: str | None, *, labels: bool = False) -> BackendState:
         """Create and delete a sandbox of `template`: the proof that work is taken.
@@ -84,6 +94,10 @@ class Backend:
             return state
         probed = self.probe(state.templates[0], labels="label" in state.capabilities)
         return state if probed.up else probed
+
+
+GATEWAY_UP = BackendState(up=True, capabilities=frozenset({"label"}))
+"""A gateway whose health answers: what it knows of templates and rooms is asked for when it is needed."""
 
 
 def _down(error: CollimateError) -> BackendState:

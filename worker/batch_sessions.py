@@ -42,6 +42,10 @@ class Daemon:
     endpoint: str
     labels: Callable[[], bool] = lambda: False
     """Whether it takes a label on create, as its health says."""
+    one_shot: bool = True
+    """Whether it runs once in one request; a gateway does not."""
+    left: Callable[[str], None] = lambda _session: None
+    """Hears of a session that nobody comes back to, before it is deleted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,6 +134,7 @@ class BatchSessions:
                 del self._live[session.index]
             if gone:
                 self._gone.add(session.id)
+        self._daemon.left(session.id)
 
     def judged(self, index: int) -> None:
         """The verdict of `index` was accepted: its session is this owner's to delete."""

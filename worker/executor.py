@@ -26,10 +26,20 @@ class RetryPolicy:
 
     retries: int = 3
     backoff_s: float = 0.5
+    waits_out: frozenset[str] = frozenset()
+    """Codes that are no failure but a "not now": tried again until the deadline, and never counted."""
 
     def pause(self, attempt: int, uniform: Callable[[float, float], float]) -> float:
         """Seconds before try `attempt` (0 is the first retry): uniform in 0 to `backoff_s` doubled per attempt."""
         return uniform(0.0, min(self.backoff_s * 2**attempt, LONGEST_PAUSE_S))
+
+    def waits(self, error: CollimateError) -> bool:
+        """Whether `error` only says that there is no room just now."""
+        return error.error_code in self.waits_out
+
+    def wait_s(self, error: CollimateError, waited: int, uniform: Callable[[float, float], float]) -> float:
+        """Seconds before the next try after such an error: what the backend asks for, and the jitter."""
+        return (error.retry_after_s or 0.0) + self.pause(min(waited, 30), uniform)
 
     def allows(self, error: CollimateError, attempt: int) -> bool:
         """Whether the same node should try again after `error`, having retried `attempt` times.
@@ -85,7 +95,7 @@ class NodeExecutor:
 
     def run(self, request: ExecRequest, *, role: Literal["runner", "judge"], index: int | None) -> ExecResult:
         """One exec in a slot of its own. Raises the last `CollimateError` when the tries are used up."""
-        attempt = 0
+        attempt = waited_out = 0
         while True:
             try:
                 with self._slots.slot(until=self._until, stop=self._stop) as waited:
@@ -99,15 +109,20 @@ class NodeExecutor:
             except CollimateError as error:
                 if isinstance(error, CollimateDrainingError) and self._on_draining is not None:
                     self._on_draining(error)
-                if not self._policy.allows(error, attempt):
+                waits = self._policy.waits(error)
+                if not waits and not self._policy.allows(error, attempt):
                     raise
-                pause = self._policy.pause(attempt, self._uniform)
+                if waits:
+                    pause = self._policy.wait_s(error, waited_out, self._uniform)
+                    waited_out += 1
+                else:
+                    pause = self._policy.pause(attempt, self._uniform)
+                    attempt += 1
                 if self._clock() + pause >= self._until:
                     raise
                 self._on_retry(index, error, pause)
                 if self._stop.wait(pause):
                     raise
-                attempt += 1
 
     def _note_wait(self, index: int | None, waited_s: float) -> None:
         if index is not None:

@@ -98,7 +98,7 @@ class GroupWork:
         inner = bench.executor_for(batch, grant.hold)
         self.sessions: BatchSessions | None = None
         self._in_sessions: SessionExecutor | None = None
-        if bench.daemon is not None and runs_in_sessions(batch):
+        if bench.daemon is not None and runs_in_sessions(batch, one_shot=bench.daemon.one_shot):
             self.sessions = BatchSessions(
                 bench.daemon,
                 bench.queue,

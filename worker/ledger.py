@@ -23,10 +23,15 @@ _LABEL = re.compile(r"collimate/([0-9a-f]{32})/(\d{1,4}|judge)/(\d{1,15})")
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
-def runs_in_sessions(batch: GradeBatch) -> bool:
-    """Whether the batch's candidates run in sessions with the ledger, so that another owner can attach to them."""
+def runs_in_sessions(batch: GradeBatch, *, one_shot: bool = True) -> bool:
+    """Whether the batch's candidates run in sessions with the ledger, so that another owner can attach to them.
+
+    `one_shot`: the backend runs once in one request, so that running again is cheaper than remembering.
+    """
     if batch.recovery != "auto":
         return batch.recovery == "attach"
+    if not one_shot:
+        return True
     size = max(len(code.encode("utf-8", "surrogatepass")) for code in batch.candidates) + len(batch.spec)
     return batch.timeout_seconds > ONE_SHOT_S or batch.egress is not None or size > ONE_SHOT_BYTES
 

@@ -135,6 +135,9 @@ BATCH_FENCED = _declare("batch_fenced", "somebody else owns the batch now; nothi
 BATCH_STOPPED = _declare("batch_stopped", "a batch was cancelled or is past its deadline; its grading stopped")
 BATCH_MISCONFIGURED = _declare("batch_misconfigured", "the batch itself is off; every open candidate is flagged")
 BATCH_ERROR = _declare("batch_error", "an exception in the worker's own code")
+SEAT_FAILED = _declare(
+    "seat_failed", "a place under the gateway key's cap could not be renewed or given back; it ends by itself (debug)"
+)
 RENEW_FAILED = _declare("renew_failed", "the lease could not be renewed just now; trying again")
 STUCK_EXIT = _declare("stuck_exit", "a batch that had to stop did not: the process ends itself")
 LOOP_FAILED = _declare("loop_failed", "one round of a background loop broke off; the next one comes")

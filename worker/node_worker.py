@@ -18,7 +18,8 @@ from redis.exceptions import RedisError
 from rq.job import Job
 from rq.queue import Queue
 
-from collimate_rl.errors import CollimateError
+from collimate_rl.errors import BACKPRESSURE, CollimateError
+from collimate_rl.gateway import GatewayClient
 from collimate_rl.grading.execute import Executor, OneShotExecutor
 from collimate_rl.protocol import GradeBatch
 from collimate_rl.queue.batches import BatchQueue
@@ -31,6 +32,7 @@ from worker.batch_job import run_batch
 from worker.batch_sessions import Daemon
 from worker.bench import Bench
 from worker.executor import RetryPolicy
+from worker.gateway_slots import Seats, seated
 from worker.intake import Intake
 from worker.ledger import SessionLabel
 from worker.pause import NodePause, pause_file
@@ -80,7 +82,11 @@ class NodeWorker(BellWorker):
             NodePause(pause_file(self.settings.state_dir, self.settings.node)),
             allow_unisolated=self.settings.allow_unisolated,
         )
-        self._sandboxes = client_for(self.settings.backend)
+        found = client_for(self.settings.backend)
+        tidy = client_for(self.settings.backend, timeout=LOOK_TIMEOUT_S, retries=1)
+        self._on_gateway = isinstance(found, GatewayClient)
+        seats = Seats.for_client(self.batches, found, self.settings.gateway_cap)
+        self._sandboxes = seated(found, seats)
         self._stopping_since: float | None = None
         self._rq_beat_at = time.monotonic()
         # What plain rq passes of its own classes and timing would undo what BellWorker is for.
@@ -102,13 +108,19 @@ class NodeWorker(BellWorker):
             executor_for=self._executor_for,
             daemon=Daemon(
                 client=self._sandboxes,
-                tidy=client_for(self.settings.backend, timeout=LOOK_TIMEOUT_S, retries=1),
+                tidy=seated(tidy, seats),
                 node=self.settings.node,
                 endpoint=endpoint_of(self._sandboxes),
                 labels=self._takes_labels,
+                one_shot=not self._on_gateway,
+                left=(lambda _session: None) if seats is None else seats.leave,
             ),
             slots=self._slots,
-            retry=RetryPolicy(retries=self.settings.retries, backoff_s=self.settings.retry_backoff),
+            retry=RetryPolicy(
+                retries=self.settings.retries,
+                backoff_s=self.settings.retry_backoff,
+                waits_out=BACKPRESSURE if self._on_gateway else frozenset(),
+            ),
             hops=self.settings.hops,
             concurrency=self.settings.batch_concurrency,
             grace_s=self.settings.grace - stop_margin(self.settings.grace),
@@ -189,12 +201,14 @@ class NodeWorker(BellWorker):
         return self._seen
 
     def _takes_labels(self) -> bool:
-        return "label" in self._seen.capabilities
+        return self._on_gateway or "label" in self._seen.capabilities
 
     def _executor_for(self, batch: GradeBatch, hold: Hold) -> Executor:
         self._template = batch.template
         label = str(SessionLabel(k=hold.k, index=None, fence=hold.fence)) if self._takes_labels() else None
-        return OneShotExecutor(self._sandboxes, batch.template, egress=batch.egress, label=label)
+        return OneShotExecutor(
+            self._sandboxes, batch.template, egress=batch.egress, label=label, label_execs=self._on_gateway
+        )
 
 
 def _only_queue(queues: str | Queue | Sequence[str | Queue]) -> str:

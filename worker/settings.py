@@ -73,9 +73,15 @@ class WorkerSettings:
     processes: int = _setting("worker processes; each grades one batch at a time", default=2, metavar="N")
     slots: int = _setting("sandboxes that this node runs side by side", factory=default_slots, metavar="N")
     backend: str = _setting(
-        "the sandbox daemon: unix:PATH or http://HOST:PORT; empty looks where the SDK's connect() looks",
+        "the sandbox daemon, unix:PATH or http://HOST:PORT, or a gateway, https://HOST (with its key in "
+        "COLLIMATE_API_KEY) or gateway:URL; empty looks where the SDK's connect() looks",
         default="",
         metavar="WHERE",
+    )
+    gateway_cap: int = _setting(
+        "sandboxes that a gateway's key may have at once, over all nodes; 0: 8 for a demo key, uncounted for others",
+        default=0,
+        metavar="N",
     )
     grace: float = _setting(
         "after SIGTERM, how long running batches may take to finish before they are released",
@@ -130,6 +136,7 @@ class WorkerSettings:
             ("batch_concurrency", 1, 1024),
             ("retries", 0, 20),
             ("hops", 0, 20),
+            ("gateway_cap", 0, 1_000_000),
         ):
             if not low <= getattr(self, name) <= high:
                 raise ValueError(f"{name} must be between {low} and {high}, not {getattr(self, name)}")
@@ -140,8 +147,10 @@ class WorkerSettings:
             raise ValueError(
                 f"redis_url must be redis://, rediss:// or unix:PATH, not {mask_password(self.redis_url)!r}"
             )
-        if self.backend and not re.match(r"(unix:|https?://).", self.backend):
-            raise ValueError(f"backend must be unix:PATH or an http URL, not {self.backend!r}")
+        if self.backend and not re.match(r"(unix:|https?://|gateway:https?://).", self.backend):
+            raise ValueError(f"backend must be unix:PATH, an http URL or gateway:URL, not {self.backend!r}")
+        if self.gateway_cap == 1:
+            raise ValueError("gateway_cap is at least 2: a candidate's sandbox and its judge's; 0 is the tier's own")
         parse_timing(self.timing)
         for item in fields(self):
             choices = item.metadata.get("choices")

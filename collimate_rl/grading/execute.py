@@ -59,7 +59,8 @@ class Executor(Protocol):
 class OneShotExecutor:
     """Forks a fresh sandbox per request and discards it; what is too large for one exec goes in by upload first.
 
-    `label` is given to the sessions that such an upload needs; not every daemon takes one.
+    `label` is given to the sessions that such an upload needs; not every daemon takes one. `label_execs`: to one-shot
+    execs too, which on a gateway are sandboxes like any other.
     """
 
     def __init__(
@@ -69,11 +70,13 @@ class OneShotExecutor:
         *,
         egress: Mapping[str, Any] | None = None,
         label: str | None = None,
+        label_execs: bool = False,
     ) -> None:
         self._client = client
         self._template_id = template_id
         self._egress = egress
         self._label = label
+        self._labelled: dict[str, Any] = {"label": label} if label_execs and label is not None else {}
 
     def run(self, request: ExecRequest, *, role: Role, index: int | None) -> ExecResult:  # noqa: ARG002 - the protocol's
         if request.composed_bytes > MAX_COMPOSED:
@@ -85,6 +88,7 @@ class OneShotExecutor:
             timeout_seconds=request.timeout_seconds,
             seed=request.seed,
             egress=self._egress,
+            **self._labelled,
         )
         return ExecResult.from_wire(answer)
 

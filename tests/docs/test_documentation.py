@@ -11,12 +11,30 @@ from pathlib import Path
 
 import pytest
 
+import collimate_rl
 from collimate_rl import errors
 from collimate_rl.errors import MISCONFIGURED, CollimateError
 from collimate_rl.protocol import OUTCOMES, OWN_INFRA_CODES
 from tests.fixtures.fences import ROOT, Fence, documents, fences
 
 SOURCES = [path for top in ("collimate_rl", "producer", "worker") for path in sorted((ROOT / top).rglob("*.py"))]
+PUBLIC_OBJECTS = (
+    collimate_rl.Env,
+    collimate_rl.FleetStatus,
+    collimate_rl.FleetView,
+    collimate_rl.ForkGroup,
+    collimate_rl.NodePool,
+    collimate_rl.PortForward,
+    collimate_rl.Session,
+    collimate_rl.Template,
+    collimate_rl.TemplateHandle,
+    collimate_rl.TemplateStatus,
+)
+SHARED = {name for name in dir(collimate_rl.Sandbox) if name not in ("connect_url", "cdp_url", "port_forward")} | {
+    "from_wire",
+    "timeout",
+    "id",
+}
 COMMANDS = {
     "collimate demo": ["collimate_rl.cli", "demo"],
     "collimate grade": ["collimate_rl.cli", "grade"],
@@ -38,7 +56,7 @@ def everything() -> str:
 @pytest.mark.parametrize("fence", [f for f in fences() if f.language == "python"], ids=str)
 def test_python_snippets_compile_and_say_what_they_need(fence: Fence) -> None:
     compile(fence.code, str(fence), "exec")
-    assert fence.run in {"tour", "daemon", "queue"}, "a python snippet is run by a test: put <!-- run: … --> above it"
+    assert fence.run in {"tour", "daemon", "gateway", "queue"}, "a test runs each: put <!-- run: … --> above it"
 
 
 @pytest.mark.parametrize("fence", [f for f in fences() if f.language == "sh"], ids=str)
@@ -94,6 +112,20 @@ def test_every_error_outcome_and_code_is_documented() -> None:
         name for name in classes | set(OUTCOMES) | set(MISCONFIGURED) | set(OWN_INFRA_CODES) if f"`{name}`" not in text
     )
     assert not missing, f"docs/reference/errors.md lacks {', '.join(missing)}"
+
+
+def test_every_public_name_is_documented() -> None:
+    text = "\n".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs" / "reference").glob("*.md")))
+    missing = [name for name in collimate_rl.__all__ if not re.search(rf"`(?:\w+\.)?{name}\b", text)]
+    assert not missing, f"docs/reference lacks {', '.join(missing)}"
+
+
+def test_every_method_of_the_gateway_is_documented() -> None:
+    text = text_of("docs", "reference", "gateway.md")
+    classes = (*PUBLIC_OBJECTS, collimate_rl.GatewayClient)
+    methods = {name for cls in classes for name in dir(cls) if not name.startswith("_")} - SHARED
+    missing = sorted(name for name in methods if not re.search(rf"\b{name}\b", text))
+    assert not missing, f"docs/reference/gateway.md lacks {', '.join(missing)}"
 
 
 def test_nothing_names_this_workplace() -> None:

@@ -16,6 +16,7 @@ from collimate_rl import CollimateClient
 from collimate_rl.cli.processes import Child
 from collimate_rl.errors import CollimateError
 from tests.fixtures.fences import ROOT, Fence, fences
+from tests.fixtures.local_gateways import RunningGateway
 
 SNIPPETS = [fence for fence in fences() if fence.language == "python"]
 
@@ -44,6 +45,12 @@ def run(fence: Fence, code: str, directory: Path, **env: str) -> None:
 @pytest.mark.parametrize("fence", needing("daemon"), ids=str)
 def test_snippets_that_need_a_daemon(fence: Fence, daemon_socket: str, tmp_path: Path) -> None:
     run(fence, fence.code, tmp_path, COLLIMATE_SERVE_SOCKET=str(daemon_socket))
+
+
+@pytest.mark.parametrize("fence", needing("gateway"), ids=str)
+def test_snippets_that_need_a_gateway(fence: Fence, local_gateway: RunningGateway, tmp_path: Path) -> None:
+    key, origin = local_gateway.key("pro"), local_gateway.base_url
+    run(fence, fence.code, tmp_path, COLLIMATE_API_KEY=key, COLLIMATE_BASE_URL=origin)
 
 
 @pytest.mark.parametrize("fence", needing("queue"), ids=str)

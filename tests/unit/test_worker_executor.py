@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from collimate_rl.errors import (
+    BACKPRESSURE,
     AmbiguousError,
     CollimateDrainingError,
     CollimateError,
@@ -86,8 +87,8 @@ def make(tmp_path: Path, clock: Clock) -> Iterator[Callable[..., NodeExecutor]]:
     def build(inner: Inner, stop: Stop, until: float = 1000.0, **options: object) -> NodeExecutor:
         slots = Slots(tmp_path, 1, clock=clock)
         opened.append(slots)
+        policy = options.pop("policy", RetryPolicy(retries=3, backoff_s=1.0))
         given: dict[str, object] = {"on_retry": lambda *_: None, "uniform": lambda _low, high: high, **options}
-        policy = RetryPolicy(retries=3, backoff_s=1.0)
         return NodeExecutor(inner, slots, policy, until=until, stop=stop, clock=clock, **given)  # type: ignore[arg-type]
 
     yield build
@@ -115,6 +116,24 @@ def test_infrastructure_errors_are_tried_again(
     assert inner.calls == 3
     assert heard == [(7, 1.0), (7, 2.0)]
     assert stop.waits == [1.0, 2.0]
+
+
+def test_no_room_is_waited_out_until_the_deadline_and_never_counted(
+    make: Callable[..., NodeExecutor], clock: Clock
+) -> None:
+    told = CollimateError("come again", 429, "rate_limited")
+    told.retry_after_s = 5.0
+    limit = CollimateError("eight at once", 429, "demo_tier_limit")
+    stop, inner = Stop(clock), Inner(*[told] * 2, *[limit] * 10, UnreachableError("refused"))
+    execute = make(inner, stop, policy=RetryPolicy(retries=1, backoff_s=1.0, waits_out=BACKPRESSURE))
+    assert execute.run(REQUEST, role="runner", index=0) is RESULT
+    assert stop.waits[:4] == [6.0, 7.0, 4.0, 8.0]
+    assert max(stop.waits) == LONGEST_PAUSE_S
+    inner = Inner(*[limit] * 1000)
+    with pytest.raises(CollimateError) as caught:
+        make(inner, stop, policy=RetryPolicy(waits_out=BACKPRESSURE)).run(REQUEST, role="runner", index=0)
+    assert caught.value is limit
+    assert 1000.0 - LONGEST_PAUSE_S <= clock.now < 1000.0
 
 
 def test_after_three_tries_more_the_error_comes_out(make: Callable[..., NodeExecutor], clock: Clock) -> None:
