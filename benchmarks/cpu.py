@@ -45,9 +45,9 @@ def _graded(daemon: Daemon, count: int) -> tuple[float, float]:
 
 
 def _below(daemon: Daemon, run: Callable[[], object], count: int) -> float:
-    before = _cpu_seconds(daemon.pid)
+    before = cpu_seconds(daemon.pid)
     run()
-    return (_cpu_seconds(daemon.pid) - before) / count * 1000
+    return (cpu_seconds(daemon.pid) - before) / count * 1000
 
 
 def _execs(client: CollimateClient, code: str) -> None:
@@ -59,7 +59,7 @@ def _execs(client: CollimateClient, code: str) -> None:
             raise RuntimeError("an exec failed")
 
 
-def _cpu_seconds(root: int) -> float:
+def cpu_seconds(root: int) -> float:
     """Of `root` and all processes below it, with those that they have reaped."""
     stats = {}
     for entry in Path("/proc").iterdir():

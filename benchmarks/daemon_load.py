@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +48,12 @@ def main() -> int:
     parser.add_argument("--burst", type=int, default=64, help="callers at the same moment (default 64)")
     parser.add_argument("--interpreter", default=_interpreter(), help="of daemons and templates (default: %(default)s)")
     parser.add_argument("--numpy", metavar="PYTHON", help="a Python with numpy, for a template that preloads it")
+    parser.add_argument("--layers", action="store_true", help="the layers alone")
     parser.add_argument("--out", type=Path, help="where the figures go, too, as JSON")
     options = parser.parse_args()
     print(f"{options.interpreter}, {len(os.sched_getaffinity(0))} cores, kernel {platform.release()}")
     told: dict[str, Any] = {"interpreter": options.interpreter, "kernel": platform.release(), "load": os.getloadavg()}
-    for kind, command in _hosts().items():
+    for kind, command in ({} if options.layers else _hosts()).items():
         with _daemon(options, command) as (daemon, templates):
             client = CollimateClient(unix_socket=daemon.socket_path, retries=0)
             _head(f"{kind}, control groups {client.health()['cgroups']}")
@@ -62,9 +64,9 @@ def main() -> int:
             }
             client.close()
     _head("layers")
-    taken = layers.measure(Template(interpreter=options.interpreter), options.rounds)
+    taken = layers.measure(Template(interpreter=options.interpreter), 2 * options.rounds)
     layers.show(taken)
-    told["layers"] = taken
+    told["layers"] = {name: asdict(one) for name, one in taken.items()}
     if options.out is not None:
         options.out.write_text(json.dumps(told, indent=2) + "\n")
     return 0

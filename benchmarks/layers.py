@@ -3,21 +3,26 @@ daemon's parts are replaced while one starts, and nothing but `pass` runs in wha
 
 from __future__ import annotations
 
+import os
 import shutil
 import struct
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from benchmarks.measure import median, percentile
+from benchmarks.cpu import cpu_seconds
+from benchmarks.measure import Contender, median, percentile, rates, ratio
 from collimate_rl.sandboxd import cgroups, namespaces, seccomp
 from collimate_rl.sandboxd.config import Limits, Template
 from collimate_rl.sandboxd.namespaces import NamespaceBackend
 from collimate_rl.sandboxd.wire import Exec
+from tests.fixtures.sandboxd_wire import children
 
 ALL = "everything"
 _ALLOW = struct.pack("HBBI", 0x06, 0, 0, 0x7FFF0000)
@@ -37,32 +42,79 @@ _INSIDE: dict[str, dict[str, str]] = {
 """What is added to the ends of the files that run inside the jail."""
 _SECCOMP, _CGROUPS, _EVERY = "seccomp filters", "control groups", "all of these"
 CHOICES = (_SECCOMP, _CGROUPS, *_INSIDE, _EVERY)
+_WARM_UP, _WIDTH, _CROWD = 10, 4, 48
 _PASS = Exec(code="pass", timeout_s=30, seed="0" * 64)
 
 
-def measure(template: Template, rounds: int) -> dict[str, list[float]]:
-    """Milliseconds of single execs of `pass`, without HTTP, by what is left out; all take turns in each round."""
+@dataclass(frozen=True, kw_only=True)
+class Taken:
+    """Of execs one after the other: each one's milliseconds, and the mean of their CPU milliseconds, the daemon's part
+    included. `per_second` is with several at once, by round: there the work of the kernel's own threads counts, too,
+    which take namespaces down afterwards."""
+
+    ms: list[float]
+    cpu_ms: float
+    per_second: list[float]
+
+
+def measure(template: Template, rounds: int) -> dict[str, Taken]:
+    """Execs of `pass`, without HTTP, by what is left out; all take turns in each round."""
     with ExitStack() as stack:
-        backends = {name: _start(stack, template, name) for name in (ALL, *CHOICES)}
-        taken: dict[str, list[float]] = {name: [] for name in backends}
-        for number in range(-10, rounds):
+        backends = {}
+        trees: dict[str, set[int]] = {}
+        for name in (ALL, *CHOICES):
+            before = children(os.getpid())
+            backends[name] = _start(stack, template, name)
+            trees[name] = children(os.getpid()) - before
+        ms: dict[str, list[float]] = {name: [] for name in backends}
+        cpu_s = dict.fromkeys(backends, 0.0)
+        for number in range(-_WARM_UP, rounds):
+            if number == 0:
+                cpu_s = {name: -_cpu_seconds(tree) for name, tree in trees.items()}
             names = list(backends)
             for name in names if number % 2 == 0 else reversed(names):
-                began = time.perf_counter()
+                began, own = time.perf_counter(), time.process_time()
                 outcome = backends[name].run_once(template, _PASS)
-                if number >= 0:
-                    taken[name].append((time.perf_counter() - began) * 1000)
+                ms[name].append((time.perf_counter() - began) * 1000)
+                cpu_s[name] += time.process_time() - own
                 if outcome.exit_code != 0:
                     raise RuntimeError(f"without {name}: {outcome}")
-        return taken
+        for name, tree in trees.items():
+            cpu_s[name] += _cpu_seconds(tree)
+        crowds = {name: _crowd(stack, backend, template) for name, backend in backends.items()}
+        per_second = rates(crowds, max(3, rounds // 50))
+        return {
+            name: Taken(ms=ms[name][_WARM_UP:], cpu_ms=cpu_s[name] / rounds * 1000, per_second=per_second[name])
+            for name in backends
+        }
 
 
-def show(taken: dict[str, list[float]]) -> None:
-    print("milliseconds of an exec of `pass` (p50, p99), and how much less than with everything (median of the rounds)")
-    for name, values in taken.items():
-        less = median([whole - part for whole, part in zip(taken[ALL], values, strict=True)])
+def _crowd(stack: ExitStack, backend: NamespaceBackend, template: Template) -> Contender:
+    pool = stack.enter_context(ThreadPoolExecutor(_WIDTH))
+
+    def run() -> None:
+        for outcome in pool.map(lambda _: backend.run_once(template, _PASS), range(_CROWD)):
+            assert outcome.exit_code == 0
+
+    return Contender(run=run, units=_CROWD)
+
+
+def _cpu_seconds(tree: set[int]) -> float:
+    return sum(cpu_seconds(pid) for pid in tree)
+
+
+def show(taken: dict[str, Taken]) -> None:
+    print(
+        f"an exec of `pass`: ms (p50, p99), ms of CPU (mean; less than with everything), per second ({_WIDTH} at once)"
+    )
+    whole = taken[ALL]
+    rate = {name: one.per_second for name, one in taken.items()}
+    for name, one in taken.items():
         title = name if name == ALL else f"without {name}"
-        print(f"  {title:<42}{median(values):8.2f}{percentile(values, 99):8.2f}{less:8.2f}")
+        print(
+            f"  {title:<42}{median(one.ms):8.2f}{percentile(one.ms, 99):8.2f}{one.cpu_ms:8.2f}"
+            f"{whole.cpu_ms - one.cpu_ms:8.2f}{median(one.per_second):8.0f}{ratio(rate, name, ALL):8.2f}"
+        )
 
 
 def _start(stack: ExitStack, template: Template, without: str) -> NamespaceBackend:
