@@ -147,6 +147,15 @@ class _Adapter(HTTPAdapter):
         manager.pool_classes_by_scheme = dict(_POOLS)
         return manager
 
+    def close(self) -> None:
+        # Forgetting a pool closes its connections only once nothing refers to it, and an exception's traceback may.
+        for manager in (self.poolmanager, *self.proxy_manager.values()):
+            for key in manager.pools.keys():  # noqa: SIM118  # it cannot be iterated itself
+                pool = manager.pools.get(key)
+                if pool is not None:
+                    pool.close()
+        super().close()
+
 
 class RequestsTransport:
     """A `Transport` to one origin. `ca_file` wins over `$REQUESTS_CA_BUNDLE`, that over `$SSL_CERT_FILE`.
