@@ -79,6 +79,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_REFUSED
     if looking:
         return look(settings, arguments.command, arguments.words, as_json=arguments.json)
+    from worker.backend import client_for
+
+    try:
+        client_for(settings.backend)
+    except ValueError as error:  # an address that cannot be, or a gateway without a key
+        print(f"worker: backend: {error}", file=sys.stderr)
+        return EXIT_REFUSED
     logs.configure(settings.log_format, settings.log_level, node=settings.node)
     if arguments.command == "janitor":
         return run_janitor(settings, once=arguments.once, dry_run=arguments.dry_run)
