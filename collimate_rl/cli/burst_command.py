@@ -77,6 +77,8 @@ def rl(
     """
     from collimate_rl.cli.rl_run import run_step
 
+    # What is set up wrongly shows here, rather than as a step of infrastructure errors.
+    client.exec_once(template, command="true")
     console = Console(stderr=as_json)
     at_once = side_by_side(client, concurrency)
     done = []

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from collimate_rl.errors import CollimateError
+from collimate_rl.errors import CollimateError, UnreachableError
 from collimate_rl.sandbox import WARM_FORK_MS
 
 if TYPE_CHECKING:
@@ -109,9 +109,9 @@ def run_burst(
     timeout_seconds: int = 30,
     on_shot: Callable[[Shot], None] = lambda _: None,
 ) -> Burst:
-    """`count` sandboxes, at most `concurrency` alive at once. A key, template or tier that is wrong ends it early.
+    """`count` sandboxes, at most `concurrency` alive at once. A key or template that is wrong, or no gateway, ends it early.
 
-    Raises the CollimateError of a run that is set up wrongly; what fails otherwise is counted.
+    Raises that CollimateError; what fails otherwise is counted.
     """
     at_once = side_by_side(client, min(concurrency, count))
     stopped = threading.Event()
@@ -147,7 +147,7 @@ def _shoot(client: GatewayClient, template: str, command: str, timeout_seconds: 
     try:
         made = client.create_session(template)
     except CollimateError as error:
-        if error.is_misconfigured or error.status in (404, 409):
+        if error.is_misconfigured or error.status in (404, 409) or isinstance(error, UnreachableError):
             raise
         return Shot(create_ms=0.0, fork_ms=0.0, exec_ms=0.0, error=error.error_code or type(error).__name__)
     create_ms = (time.monotonic() - began) * 1000
