@@ -26,7 +26,8 @@ MAX_DOWNLOAD_BYTES: Final = 11 * 1024 * 1024
 Shell = Callable[[str], tuple[int, str]]
 """Runs one shell command in the sandbox: its exit code and its output. Raises `CollimateError` for infra."""
 
-_IS_DIRECTORY, _WRONG_SIZE, _WRONG_DIGEST, _LOST_TEMPORARY, _NO_FILE, _TOO_LARGE = range(91, 97)
+_IS_DIRECTORY, _WRONG_SIZE, _WRONG_DIGEST, _LOST_TEMPORARY = range(91, 95)
+_NO_FILE, _NOT_REGULAR, _NOT_READABLE, _TOO_LARGE = range(95, 99)
 _FAULTS = {
     -1: "the exec ran out of time",
     127: "the sandbox lacks a tool: a POSIX shell, base64 and sha256sum are needed",
@@ -34,7 +35,9 @@ _FAULTS = {
     _WRONG_SIZE: "the size is wrong on arrival",
     _WRONG_DIGEST: "the sha256 is wrong on arrival",
     _LOST_TEMPORARY: "the temporary file disappeared between two chunks",
-    _NO_FILE: "there is no such regular file that may be read",
+    _NO_FILE: "there is no such file",
+    _NOT_REGULAR: "it is no regular file",
+    _NOT_READABLE: "the file may not be read",
     _TOO_LARGE: f"the file is larger than {MAX_DOWNLOAD_BYTES} bytes",
 }
 
@@ -67,8 +70,11 @@ def download(shell: Shell, path: str) -> bytes:
         "\n".join(
             (
                 f"p={shlex.quote(_operand(path))}",
-                f'[ -f "$p" ] && [ -r "$p" ] || exit {_NO_FILE}',
-                f'[ $(wc -c <"$p") -le {MAX_DOWNLOAD_BYTES} ] || exit {_TOO_LARGE}',
+                f'[ -e "$p" ] || exit {_NO_FILE}',
+                f'[ -f "$p" ] || exit {_NOT_REGULAR}',
+                f'[ -r "$p" ] || exit {_NOT_READABLE}',
+                'n=$(wc -c <"$p") || exit',
+                f'[ "$n" -le {MAX_DOWNLOAD_BYTES} ] || exit {_TOO_LARGE}',
                 's=$(sha256sum <"$p") || exit',
                 f"printf '\\n%s %s\\n' {begin} \"${{s%% *}}\"",
                 "base64 <\"$p\" | tr -d '\\n' || exit",

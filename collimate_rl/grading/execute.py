@@ -118,7 +118,7 @@ def run_in_sandbox(sandbox: Sandbox, request: ExecRequest) -> ExecResult:
             break
         small.remove(item)
         large.append(item)
-        size -= len(item[1])
+        size -= len(item[1].encode("utf-8", "surrogatepass"))
     if size > MAX_COMPOSED:
         raise CollimateError(f"a program of {size} bytes does not fit into one exec", 413, "command_too_large")
     for path, content in large:

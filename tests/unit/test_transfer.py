@@ -12,15 +12,20 @@ import pytest
 from collimate_rl._transfer import CHUNK_BYTES, MAX_DOWNLOAD_BYTES, download, upload
 from collimate_rl.errors import AmbiguousError, TransferError
 
-SHELLS = [argv for argv in (["sh"], ["bash"], ["busybox", "sh"]) if shutil.which(argv[0])]
+SHELLS = [argv for argv in (["dash"], ["bash"], ["busybox", "sh"]) if shutil.which(argv[0])]
 
 
 class LocalShell:
-    """Runs scripts in `folder`; `before` may change or break the next one."""
+    """Runs scripts in `folder`; `break_at` changes or breaks one of them. Busybox finds nothing but its own applets."""
 
-    def __init__(self, argv: list[str], folder: Path) -> None:
+    def __init__(self, argv: list[str], folder: Path, applets: Path) -> None:
         self.argv = argv
         self.folder = folder
+        self.env = dict(os.environ)
+        if argv[0] == "busybox":
+            applets.mkdir()
+            subprocess.run(["busybox", "--install", "-s", str(applets)], check=True)
+            self.env["PATH"] = str(applets)
         self.scripts: list[str] = []
         self.break_at: dict[int, object] = {}
 
@@ -35,14 +40,21 @@ class LocalShell:
         if callable(trouble):
             script = trouble(script)
         done = subprocess.run(
-            [*self.argv, "-c", script], cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+            [shutil.which(self.argv[0]) or "", *self.argv[1:], "-c", script],
+            cwd=self.folder,
+            env=self.env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=False,
         )
         return done.returncode, done.stdout.decode("utf-8", "replace")
 
 
 @pytest.fixture(params=SHELLS, ids=" ".join)
 def shell(request: pytest.FixtureRequest, tmp_path: Path) -> LocalShell:
-    return LocalShell(request.param, tmp_path)
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    return LocalShell(request.param, folder, tmp_path / "applets")
 
 
 NAMES = ["plain", "with blank", "-rf", "quo'te\"$HOME`x`", "new\nline", "star*\t", "ü", "\\back", "trailing\n"]
@@ -134,7 +146,7 @@ def test_downloads_that_cannot_be(shell: LocalShell) -> None:
     (shell.folder / "folder").mkdir()
     with open(shell.folder / "large", "wb") as large:
         large.truncate(MAX_DOWNLOAD_BYTES + 1)
-    for path, words in (("none", "no such"), ("folder", "no such"), ("large", "larger")):
+    for path, words in (("none", "no such"), ("folder", "no regular file"), ("large", "larger")):
         with pytest.raises(TransferError, match=words):
             download(shell, path)
 
