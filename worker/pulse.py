@@ -28,6 +28,8 @@ from worker.process import ProcessId
 from worker.settings import WorkerSettings
 
 ALIVE_EVERY_S = 3.0
+BURYING_S = 5.0
+"""How long one thread waits for another's burials: a server that hangs must hold no stop up."""
 
 
 class Pulse:
@@ -86,20 +88,29 @@ class Pulse:
         """A process was started: the next round says that it lives."""
         self._said_alive_at = float("-inf")
 
-    def fall_silent(self) -> None:
-        """At the end: bury what is left, and take the node's heartbeat back. Raises `RedisUnavailable`."""
+    def fall_silent(self, client: Redis) -> None:
+        """At the end: bury what is left, and take the node's heartbeat back, over `client`, which waits shortly.
+
+        Raises `RedisUnavailable`.
+        """
+        self._queue = BatchQueue(client, self._queue.queue, timing=self._queue.timing)
+        self._rq = client
         self._bury_dead()
-        with translate_errors("take back the node's heartbeat"), self._queue.client.pipeline() as pipe:
+        with translate_errors("take back the node's heartbeat"), client.pipeline() as pipe:
             pipe.delete(keys.node(self._settings.node))
             pipe.zrem(keys.nodes(self._queue.queue), self._settings.node)
             pipe.execute()
 
     def _bury_dead(self) -> None:
-        with self._burying:
+        if not self._burying.acquire(timeout=BURYING_S):
+            raise RedisUnavailable("the server has not answered yet to the burial before this one")
+        try:
             while self._dead:
                 faults.reach("death_seen")
                 bury(self._queue, self._rq, self._settings.node, self._dead[0], home=self._home)
                 self._dead.pop(0)
+        finally:
+            self._burying.release()
 
 
 def heartbeat(settings: WorkerSettings, state: BackendState | None, processes: int) -> dict[str, Any]:

@@ -44,6 +44,8 @@ LAST_WORDS_S = 10.0
 """How long the end may take to bury what was killed while the server is away."""
 PARTING_S = 1.0
 """The same where every worker process ended by itself: leases and heartbeats run out, too."""
+PARTING_WORD_S = 3.0
+"""How long the server may take for an answer then: one that hangs is as good as away."""
 PARTING_LOOK_S = 3.0
 """How long the daemon may take for an answer at the end."""
 LOOPS_WAIT_S = 5.0
@@ -240,7 +242,8 @@ class Supervisor:
 
     def _last_words(self, for_s: float) -> None:
         try:
-            persist(self._pulse.fall_silent, for_s=for_s)
+            client = connect_commands(self._settings.redis_url, timeout_s=PARTING_WORD_S, retries=0)
+            persist(lambda: self._pulse.fall_silent(client), for_s=for_s)
             self._janitor.resign()
             self._lease.release()
             # A daemon that hangs must not hold the stop up.

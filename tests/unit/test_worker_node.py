@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
 from collections.abc import Iterator
+from typing import Any
 
 import fakeredis
 import pytest
 
+from collimate_rl.errors import RedisUnavailable
 from collimate_rl.protocol import keys
 from collimate_rl.queue.batches import BatchQueue
 from tests.fixtures.queue_batches import bells, lapse, make_batch, overdue, put, settle, state, take, warp
@@ -138,7 +141,7 @@ def test_the_pulse_says_who_lives_and_what_the_node_has(queue: BatchQueue) -> No
     assert queue.who_is_alive(["w1"]) == {"w1": str(OWN)}
     pulse.died("w1")
     living.clear()
-    pulse.fall_silent()
+    pulse.fall_silent(queue.client)
     assert queue.who_is_alive(["w1"]) == {}
     assert queue.nodes() == {}
 
@@ -182,3 +185,25 @@ def test_rounds_mend_what_is_due_and_one_janitor_leads(queue: BatchQueue) -> Non
     leader.resign()
     warp(queue, 60_000, lost)
     assert other.round() == {"BUMPED": 1}
+
+
+def test_a_burial_that_hangs_holds_no_stop_up(queue: BatchQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("worker.pulse.BURYING_S", 0.1)
+    begun, over = threading.Event(), threading.Event()
+
+    def hang(*_args: Any, **_options: Any) -> None:
+        begun.set()
+        assert over.wait(30)
+
+    monkeypatch.setattr("worker.pulse.bury", hang)
+    pulse = Pulse(WorkerSettings(node="n1"), queue, queue.client, living=dict, backend=lambda: None)
+    pulse.died("w1")
+    round_ = threading.Thread(target=pulse.round)
+    round_.start()
+    assert begun.wait(30)
+    with pytest.raises(RedisUnavailable):
+        pulse.fall_silent(queue.client)
+    over.set()
+    round_.join(30)
+    pulse.fall_silent(queue.client)
+    assert queue.nodes() == {}
