@@ -109,7 +109,7 @@ def run_burst(
     timeout_seconds: int = 30,
     on_shot: Callable[[Shot], None] = lambda _: None,
 ) -> Burst:
-    """`count` sandboxes, at most `concurrency` alive at once. A key or template that is wrong, or no gateway, ends it early.
+    """`count` sandboxes, at most `concurrency` alive at once. A wrong key or template, or no gateway, ends it early.
 
     Raises that CollimateError; what fails otherwise is counted.
     """

@@ -41,7 +41,7 @@ def parse_fork(key: Key, body: dict[str, Any]) -> tuple[int, list[str | None]]:
 
 def fork(sandboxes: Sandboxes, key: Key, parent: GatewaySandbox, labels: list[str | None]) -> list[GatewaySandbox]:
     """The children, all or none. Refused while the parent is suspended, and where its files are too many."""
-    with sandboxes.places(key, len(labels)), sandboxes.in_use(parent):
+    with sandboxes.places(key, len(labels)) as places, sandboxes.in_use(parent):
         isolated = parent.node.health().get("isolation") != "none"
         archive = _pack(parent.node, parent.session_id, with_tmp=isolated)
         children: list[GatewaySandbox] = []
@@ -49,7 +49,7 @@ def fork(sandboxes: Sandboxes, key: Key, parent: GatewaySandbox, labels: list[st
             for label in labels:
                 created = parent.node.create(parent.template.node_template, label)
                 kept = {} if label is None else {"label": label}
-                children.append(sandboxes.enter(key, parent.template, parent.node, created, kept))
+                children.append(sandboxes.enter(places, parent.template, parent.node, created, kept))
                 _unpack(parent.node, created["session_id"], archive, with_tmp=isolated)
         except BaseException:
             for child in children:

@@ -15,6 +15,10 @@ class Refusal(CollimateError):
         self.retry_after_s = retry_after_s
 
 
+class Proxied(CollimateError):
+    """What the sandbox daemon refused an exec for, told in the daemon's own shape."""
+
+
 def bad_request(message: str) -> Refusal:
     """400: the caller's fault."""
     return Refusal(400, "bad_request", message)

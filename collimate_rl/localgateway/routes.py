@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, unquote
 from collimate_rl.errors import CollimateError
 from collimate_rl.localgateway.api import Answer, Api
 from collimate_rl.localgateway.keys import Key, KeyRing
-from collimate_rl.localgateway.refusals import Refusal
+from collimate_rl.localgateway.refusals import Proxied, Refusal
 from collimate_rl.localgateway.usage import RateLimit
 from collimate_rl.sandboxd.http_server import HttpServer, Reply
 from collimate_rl.sandboxd.http_wire import Request
@@ -48,9 +48,9 @@ class GatewayFront(HttpServer):
         status, code = error.status or 500, error.error_code or "internal_error"
         wait = error.retry_after_s if isinstance(error, Refusal) else 1 if code == "at_capacity" else None
         headers = {} if wait is None else {"Retry-After": str(wait)}
-        if isinstance(error, Refusal) or code == "at_capacity" or status in (405, 404):
-            return Reply(status=status, body={"code": code, "message": error.message}, headers=headers)
-        return Reply(status=status, body={"error": error.message, "error_code": code}, headers=headers)
+        if isinstance(error, Proxied):
+            return Reply(status=status, body={"error": error.message, "error_code": code}, headers=headers)
+        return Reply(status=status, body={"code": code, "message": error.message}, headers=headers)
 
     def _answer(self, request: Request) -> Answer:
         parts = [unquote(part) for part in request.path.strip("/").split("/")]

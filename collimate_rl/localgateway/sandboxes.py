@@ -12,10 +12,11 @@ from typing import Any
 from collimate_rl.errors import CollimateError
 from collimate_rl.localgateway.keys import Key
 from collimate_rl.localgateway.nodes import Node
-from collimate_rl.localgateway.refusals import Refusal, bad_request, conflict, not_found
+from collimate_rl.localgateway.refusals import Proxied, Refusal, at_capacity, bad_request, conflict, not_found
 from collimate_rl.localgateway.templates import GatewayTemplate
 
 RUNNING, SUSPENDED = "running", "suspended"
+_LOOK_EVERY = 256
 
 
 class GatewaySandbox:
@@ -35,6 +36,7 @@ class GatewaySandbox:
         self.state = RUNNING
         self.suspend_kind: str | None = None
         self.busy = 0
+        self.changing = threading.Lock()
 
     def row(self) -> dict[str, Any]:
         """What the gateway itself knows of it."""
@@ -42,6 +44,14 @@ class GatewaySandbox:
         if self.endpoints:
             row["endpoints"] = self.endpoints
         return row
+
+
+class Places:
+    """Room that is held for sandboxes of a key until they are entered."""
+
+    def __init__(self, key: Key, count: int) -> None:
+        self.key = key
+        self.left = count
 
 
 class Sandboxes:
@@ -52,27 +62,39 @@ class Sandboxes:
         self._lock = threading.Lock()
         self._all: dict[str, GatewaySandbox] = {}
         self._reserved: dict[str, int] = {}
+        self._created = 0
 
     def create(
         self, key: Key, template: GatewayTemplate, kept: dict[str, Any]
     ) -> tuple[GatewaySandbox, dict[str, Any]]:
         """A fork of a live template: (the sandbox, the daemon's answer)."""
         node = _live(template)
-        with self.places(key, 1):
+        self._forget_some()
+        with self.places(key, 1) as places:
             created = node.create(template.node_template, kept.get("label"))
-            return self.enter(key, template, node, created, kept), created
+            return self.enter(places, template, node, created, kept), created
 
     def enter(
-        self, key: Key, template: GatewayTemplate, node: Node, created: dict[str, Any], kept: dict[str, Any]
+        self, places: Places, template: GatewayTemplate, node: Node, created: dict[str, Any], kept: dict[str, Any]
     ) -> GatewaySandbox:
-        """Enter what the node has created, within `places`."""
-        sandbox = GatewaySandbox(key, template, node, created, kept, self._clock())
+        """Enter what the node has created; it takes one of the places."""
+        sandbox = GatewaySandbox(places.key, template, node, created, kept, self._clock())
         with self._lock:
             self._all[sandbox.id] = sandbox
+            self._reserved[sandbox.owner] -= 1
+            places.left -= 1
         return sandbox
 
+    def _forget_some(self) -> None:
+        """Now and then, forget those that the daemon ended: for keys that neither list nor delete."""
+        with self._lock:
+            self._created += 1
+            looked_at = list(self._all.values()) if self._created % _LOOK_EVERY == 0 else []
+        for sandbox in looked_at:
+            self.info(sandbox)
+
     @contextmanager
-    def places(self, key: Key, count: int) -> Iterator[None]:
+    def places(self, key: Key, count: int) -> Iterator[Places]:
         """Room for so many more sandboxes of this key; refused before anything is made."""
         limit = key.tier.concurrency
         if limit is not None and self._held(key) + count > limit:
@@ -86,11 +108,12 @@ class Sandboxes:
                     retry_after_s=1,
                 )
             self._reserved[key.key_id] = self._reserved.get(key.key_id, 0) + count
+        places = Places(key, count)
         try:
-            yield
+            yield places
         finally:
             with self._lock:
-                self._reserved[key.key_id] -= count
+                self._reserved[key.key_id] -= places.left
 
     def _held(self, key: Key) -> int:
         with self._lock:
@@ -141,10 +164,16 @@ class Sandboxes:
         with self.in_use(sandbox):
             try:
                 return sandbox.node.exec(sandbox.session_id, body)
-            except CollimateError as exc:
-                if exc.error_code in ("session_gone", "no_such_session"):
-                    self._forget(sandbox)
+            except Refusal:
                 raise
+            except CollimateError as exc:
+                if exc.status in (404, 410):
+                    self._forget(sandbox)
+                if exc.status == 404:
+                    raise not_found(f"sandbox {sandbox.id}") from exc
+                if exc.error_code == "at_capacity":
+                    raise at_capacity(exc.message) from exc
+                raise Proxied(exc.message, exc.status, exc.error_code) from exc
 
     @contextmanager
     def in_use(self, sandbox: GatewaySandbox) -> Iterator[None]:
@@ -161,21 +190,32 @@ class Sandboxes:
 
     def suspend(self, sandbox: GatewaySandbox) -> dict[str, Any]:
         """Stop every process in it, where the node can; its memory stays in memory. A second time changes nothing."""
-        with self._lock:
-            if sandbox.busy:
-                raise conflict("sandbox_busy", f"an exec runs in {sandbox.id}: wait for it, then suspend")
-            again, sandbox.state = sandbox.state == SUSPENDED, SUSPENDED
-        if not again:
-            sandbox.suspend_kind = "stopped" if sandbox.node.freeze(sandbox.session_id, stop=True) else "refuses_execs"
-        return {"id": sandbox.id, "state": SUSPENDED, "suspend_kind": sandbox.suspend_kind}
+        with sandbox.changing:
+            with self._lock:
+                if sandbox.busy:
+                    raise conflict("sandbox_busy", f"an exec runs in {sandbox.id}: wait for it, then suspend")
+                again, sandbox.state = sandbox.state == SUSPENDED, SUSPENDED
+            if not again:
+                sandbox.suspend_kind = "stopped" if self._freeze(sandbox, stop=True) else "refuses_execs"
+            return {"id": sandbox.id, "state": SUSPENDED, "suspend_kind": sandbox.suspend_kind}
+
+    def _freeze(self, sandbox: GatewaySandbox, *, stop: bool) -> bool:
+        try:
+            return sandbox.node.freeze(sandbox.session_id, stop=stop)
+        except CollimateError as exc:
+            if exc.status not in (404, 410):
+                raise
+            self._forget(sandbox)
+            raise not_found(f"sandbox {sandbox.id}") from exc
 
     def resume(self, sandbox: GatewaySandbox) -> dict[str, Any]:
         """Let it go on. A second time changes nothing."""
-        if sandbox.state == SUSPENDED:
-            sandbox.node.freeze(sandbox.session_id, stop=False)
-            with self._lock:
-                sandbox.state, sandbox.suspend_kind = RUNNING, None
-        return {"id": sandbox.id, "state": RUNNING}
+        with sandbox.changing:
+            if sandbox.state == SUSPENDED:
+                self._freeze(sandbox, stop=False)
+                with self._lock:
+                    sandbox.state, sandbox.suspend_kind = RUNNING, None
+            return {"id": sandbox.id, "state": RUNNING}
 
     def delete(self, sandbox: GatewaySandbox) -> dict[str, Any]:
         """Everything in it is dead when this returns."""

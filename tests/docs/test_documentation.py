@@ -37,8 +37,12 @@ SHARED = {name for name in dir(collimate_rl.Sandbox) if name not in ("connect_ur
 }
 COMMANDS = {
     "collimate demo": ["collimate_rl.cli", "demo"],
-    "collimate grade": ["collimate_rl.cli", "grade"],
+    **{
+        f"collimate {name}": ["collimate_rl.cli", name]
+        for name in ("grade", "serve", "doctor", "bake", "status", "fleet", "burst", "rl", "images")
+    },
     "python -m collimate_rl.local_backend": ["collimate_rl.local_backend"],
+    "python -m collimate_rl.local_gateway": ["collimate_rl.local_gateway"],
     "python -m collimate_rl.queue.serve": ["collimate_rl.queue.serve"],
     "python -m producer submit": ["producer", "submit"],
     "python -m worker": ["worker"],

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import base64
+import json
 import threading
+import urllib.error
+import urllib.request
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from collimate_rl.sandboxd.config import Limits
 from tests.fixtures.local_gateways import RunningGateway
 from tests.fixtures.sandboxd_wire import call, eventually
 
@@ -102,6 +106,24 @@ def test_the_daemons_refusals_come_through(tenant: Tenant) -> None:
     status, answer = tenant.ask(sandbox, "exec", command="x" * 200_000)
     assert (status, answer["error_code"]) == (413, "command_too_large")
     assert tenant.ask(sandbox, "exec")[0] == 400
+
+
+def test_a_body_that_is_no_json_is_told_in_the_gateways_shape(tenant: Tenant) -> None:
+    request = urllib.request.Request(
+        f"{tenant.gateway.base_url}/v1/sandboxes", data=b"{", headers={"Authorization": f"Bearer {tenant.key}"}
+    )
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(request, timeout=60)
+    with caught.value as error:
+        assert (error.code, json.loads(error.read())["code"]) == (400, "bad_request")
+
+
+def test_a_sandbox_that_the_daemon_ended_is_gone(own_gateway: Callable[..., RunningGateway]) -> None:
+    tenant = Tenant(own_gateway(limits=Limits(age_limit_s=0.5)), "demo")
+    made = [tenant.sandbox() for _ in range(8)]
+    eventually(lambda: tenant.get(made[0])[0] == 404, "the daemon never ended it")
+    eventually(lambda: tenant.make()[0] == 201, "ended sandboxes still count")
+    assert tenant.ask(made[1], "exec", command="true")[1]["code"] == "not_found"
 
 
 def test_egress_on_a_demo_key(local_gateway: RunningGateway) -> None:
@@ -229,8 +251,6 @@ def test_too_many_requests_are_told_to_wait(own_gateway: Callable[..., RunningGa
 
 
 def test_a_full_node_is_at_capacity_before_anything_is_made(own_gateway: Callable[..., RunningGateway]) -> None:
-    from collimate_rl.sandboxd.config import Limits
-
     tenant = Tenant(own_gateway(limits=Limits(max_sessions=2)))
     parent = tenant.sandbox()
     status, answer, headers = tenant.gateway.call_with_headers(
