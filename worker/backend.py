@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from collimate_rl.errors import CollimateError
+from collimate_rl.errors import CollimateDrainingError, CollimateError
 from collimate_rl.gateway import API_KEY_VARIABLE, GatewayClient
 from collimate_rl.transport import SessionClient, connect
 from worker.ledger import is_node_local
@@ -29,6 +29,8 @@ class BackendState:
 
     up: bool
     reason: str = ""
+    draining: bool = False
+    """It is up, and takes nothing any more."""
     templates: tuple[str, ...] | None = None
     isolation: str | None = None
     version: str = ""
@@ -101,7 +103,7 @@ GATEWAY_UP = BackendState(up=True, capabilities=frozenset({"label"}))
 
 
 def _down(error: CollimateError) -> BackendState:
-    return BackendState(up=False, reason=str(error))
+    return BackendState(up=False, reason=str(error), draining=isinstance(error, CollimateDrainingError))
 
 
 def _state(health: Mapping[str, Any]) -> BackendState:
@@ -111,6 +113,7 @@ def _state(health: Mapping[str, Any]) -> BackendState:
     status = health.get("status")
     return BackendState(
         up=status == "ok",
+        draining=status == "draining",
         reason="" if status == "ok" else f"the daemon says that it is {status!r}",
         templates=tuple(listed) if known and listed is not None else None,
         isolation=isolation if isinstance(isolation, str) else None,

@@ -34,6 +34,8 @@ class Bench:
     concurrency: int
     grace_s: float
     """How long after the worker was asked to stop a batch may still take to finish."""
+    drains: Callable[[], bool] = lambda: False
+    """Whether the node is known to be paused because its daemon drains."""
     drop_on_stop: bool = True
     """Whether a stopping worker deletes the sessions of what it releases; else they wait for whoever attaches."""
 

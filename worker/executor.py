@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from collimate_rl.errors import CollimateDrainingError, CollimateError
+from collimate_rl.errors import CollimateDrainingError, CollimateError, UnreachableError
 from collimate_rl.grading.execute import ExecRequest, Executor
 from collimate_rl.sandbox import ExecResult
 from worker.slots import Slots, SlotTimeout
@@ -58,7 +58,8 @@ class NodeExecutor:
     `until` is on `clock`; at it, or when `stop` is set, nothing further starts and `run` raises a `CollimateError`
     with the code `expired` or `stopped`. `on_retry(index, error, pause_s)` hears of each new try; `on_start(index)` of
     each candidate's exec before it is sent, and stops it by raising; `on_draining(error)` of a daemon that is going
-    away, from which everything has to be taken elsewhere.
+    away, from which everything has to be taken elsewhere. `drains()` knows of a drain that no exec was told of: once
+    nothing runs on it any more such a daemon closes its socket, and is only unreachable.
     """
 
     def __init__(
@@ -71,7 +72,8 @@ class NodeExecutor:
         stop: threading.Event,
         on_retry: Callable[[int | None, CollimateError, float], None],
         on_start: Callable[[int], None] | None = None,
-        on_draining: Callable[[CollimateDrainingError], None] | None = None,
+        on_draining: Callable[[CollimateError], None] | None = None,
+        drains: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
         uniform: Callable[[float, float], float] = random.uniform,
     ) -> None:
@@ -83,6 +85,7 @@ class NodeExecutor:
         self._on_retry = on_retry
         self._on_start = on_start
         self._on_draining = on_draining
+        self._drains = drains
         self._clock = clock
         self._uniform = uniform
         self._guard = threading.Lock()
@@ -107,10 +110,11 @@ class NodeExecutor:
                 code = "stopped" if self._stop.is_set() else "expired"
                 raise CollimateError(str(timeout), None, code) from timeout
             except CollimateError as error:
-                if isinstance(error, CollimateDrainingError) and self._on_draining is not None:
+                drained = self._is_drained(error)
+                if drained and self._on_draining is not None:
                     self._on_draining(error)
                 waits = self._policy.waits(error)
-                if not waits and not self._policy.allows(error, attempt):
+                if drained or (not waits and not self._policy.allows(error, attempt)):
                     raise
                 if waits:
                     pause = self._policy.wait_s(error, waited_out, self._uniform)
@@ -123,6 +127,11 @@ class NodeExecutor:
                 self._on_retry(index, error, pause)
                 if self._stop.wait(pause):
                     raise
+
+    def _is_drained(self, error: CollimateError) -> bool:
+        if isinstance(error, CollimateDrainingError):
+            return True
+        return isinstance(error, UnreachableError) and self._drains()
 
     def _note_wait(self, index: int | None, waited_s: float) -> None:
         if index is not None:

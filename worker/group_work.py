@@ -118,6 +118,7 @@ class GroupWork:
             on_retry=self._retried,
             on_start=self._starts if grant.cautious else None,
             on_draining=self._drains,
+            drains=bench.drains,
         )
 
     def _witnessed(self, bench: Bench, inner: Executor) -> Executor:

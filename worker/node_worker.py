@@ -77,9 +77,10 @@ class NodeWorker(BellWorker):
         self._backend = Backend(self.settings.backend)
         self._seen = BackendState(up=False)
         self._template: str | None = None
+        self._pause = NodePause(pause_file(self.settings.state_dir, self.settings.node))
         self._intake = Intake(
             self._look,
-            NodePause(pause_file(self.settings.state_dir, self.settings.node)),
+            self._pause,
             allow_unisolated=self.settings.allow_unisolated,
         )
         found = client_for(self.settings.backend)
@@ -124,6 +125,7 @@ class NodeWorker(BellWorker):
             hops=self.settings.hops,
             concurrency=self.settings.batch_concurrency,
             grace_s=self.settings.grace - stop_margin(self.settings.grace),
+            drains=self._pause.drains,
             drop_on_stop=self.settings.on_stop == "delete",
         )
         self._plain = None if supervised else PlainLife(self.settings, self.batches, self.connection, self.name)

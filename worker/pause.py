@@ -82,6 +82,11 @@ class NodePause:
             # Whoever wrote this was of another version: paused for a reason unknown here, until a look says otherwise.
             return Pause(reason="unknown", template=None, draining=True, since=0.0, look_at=0.0, anyway_at=None)
 
+    def drains(self) -> bool:
+        """The node is paused because its daemon drains."""
+        pause = self.current()
+        return pause is not None and pause.draining
+
     def begin(self, reason: str, *, template: str | None, draining: bool, anyway_in_s: float | None) -> bool:
         """Pause the node; the first look is due at once. False when it was paused already.
 

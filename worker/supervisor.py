@@ -29,6 +29,7 @@ from worker.intake import UNISOLATED
 from worker.janitor import JanitorRounds
 from worker.names import worker_name
 from worker.node_lease import NodeLease, NodeTaken
+from worker.pause import NodePause, pause_file
 from worker.periodic import Periodic
 from worker.persist import persist
 from worker.process import ProcessId
@@ -67,6 +68,7 @@ class Supervisor:
         self._rq: Redis = connect_rq(settings.redis_url)
         self._backend = Backend(settings.backend)
         self._state: BackendState | None = None
+        self._pause: NodePause | None = None
         self._identity = ProcessId.own()
         self._lease = NodeLease(self._queue, settings.node, self._identity)
         self._children = Children(
@@ -118,7 +120,7 @@ class Supervisor:
         self._look()
         if self._unisolated:
             raise Refused(UNISOLATED)
-        if self._state is not None and not self._state.up:
+        if self._state is not None and not self._state.up and not self._state.draining:
             logs.emit(logs.BACKEND_DOWN, logging.WARNING, reason=self._state.reason)
         settings = self._settings
         logs.emit(
@@ -136,6 +138,7 @@ class Supervisor:
         directory = slots_directory(self._settings.state_dir, self._settings.node)
         try:
             Slots(directory, self._settings.slots).close()
+            self._pause = NodePause(pause_file(self._settings.state_dir, self._settings.node))
         except OSError as error:
             raise Refused(
                 f"the slots' lock files cannot be kept in {directory} ({error.strerror}): "
@@ -205,6 +208,7 @@ class Supervisor:
             logs.PROCESS_ENDED,
             logging.WARNING,
             ended=end.child.name,
+            pid=end.child.process.pid,
             code=end.code,
             lived=round(end.lived_s, 1),
             restart_in=round(end.restart_in_s, 1),
@@ -278,4 +282,9 @@ class Supervisor:
             # A daemon that is away for a moment has the templates that it had.
             state = replace(state, templates=self._state.templates)
         self._state = state
+        if state.draining and self._pause is not None:
+            # Nobody may be told of it where every process waits for a running exec: after that the daemon is gone.
+            template = state.templates[0] if state.templates else None
+            if self._pause.begin(state.reason, template=template, draining=True, anyway_in_s=None):
+                logs.emit(logs.BACKEND_DOWN, logging.WARNING, reason=state.reason)
         self._unisolated = state.unisolated and not self._settings.allow_unisolated

@@ -168,6 +168,28 @@ def test_a_draining_daemon_pauses_its_node_and_others_go_on(
     audit.check_each_answered_once()
 
 
+def test_a_drain_that_no_exec_was_told_of_is_no_failure(node: StartNode, audit: Audit, own_daemon: OwnDaemon) -> None:
+    """All slots are taken by execs that run on: when they end the daemon goes, and the next ones find nobody."""
+    own_daemon.serve()
+    started = node(processes=1, slots=1, backend=own_daemon.backend, timing=HASTY)
+    k = audit.submit([slow(9), RIGHT, WRONG], recovery="rerun")
+    started.wait_for("batch_claimed", k=k)
+    client = CollimateClient(unix_socket=str(own_daemon.socket), retries=0)
+    until(lambda: client.health()["running"] == 1, "it never ran")
+    own_daemon.drain()
+    started.wait_for("backend_down")
+    started.wait_for("batch_released", k=k)
+    assert own_daemon.process is not None
+    own_daemon.process.wait(60)
+    own_daemon.serve()
+    assert audit.rewards(k) == [1.0, 1.0, 0.0]
+    assert [event["reason"] for event in started.events("batch_released", k=k)] == ["clean"]
+    assert (audit.state(k, "passes"), audit.state(k, "losses")) == ("", "")
+    assert started.events("candidate_retried", k=k) == []
+    assert started.stop() == 0
+    audit.check_each_answered_once()
+
+
 @pytest.mark.parametrize("recovery", ["attach", "rerun"])
 def test_a_node_alone_waits_for_its_draining_daemon_to_come_back(
     node: StartNode, audit: Audit, own_daemon: OwnDaemon, recovery: str

@@ -164,6 +164,21 @@ def test_what_trying_again_here_cannot_heal_comes_out_at_once(
     assert inner.calls == 1
 
 
+@pytest.mark.parametrize("drains", [True, False])
+def test_a_daemon_that_is_gone_after_a_drain_is_taken_for_draining(
+    make: Callable[..., NodeExecutor], clock: Clock, drains: bool
+) -> None:
+    heard: list[CollimateError] = []
+    inner, stop = Inner(UnreachableError("refused")), Stop(clock)
+    execute = make(inner, stop, on_draining=heard.append, drains=lambda: drains)
+    if drains:
+        with pytest.raises(UnreachableError):
+            execute.run(REQUEST, role="runner", index=0)
+    else:
+        assert execute.run(REQUEST, role="runner", index=0) is RESULT
+    assert (len(heard), inner.calls) == ((1, 1) if drains else (0, 2))
+
+
 def test_no_try_is_made_that_would_start_past_the_deadline(make: Callable[..., NodeExecutor], clock: Clock) -> None:
     stop, inner = Stop(clock), Inner(*[UnreachableError("refused")] * 9)
     with pytest.raises(UnreachableError):
