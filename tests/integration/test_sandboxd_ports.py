@@ -187,8 +187,12 @@ def websocket_frame(payload: bytes, opcode: int = 2) -> bytes:
 
 
 def read_exactly(connection: socket.socket, size: int) -> bytes:
-    data = connection.recv(size, socket.MSG_WAITALL)
-    assert len(data) == size
+    """Piece by piece: a socket with a timeout does not wait for all."""
+    data = b""
+    while len(data) < size:
+        piece = connection.recv(size - len(data))
+        assert piece, "the connection ended early"
+        data += piece
     return data
 
 

@@ -156,7 +156,10 @@ def _echoed(place: str) -> bytes:
     with socket.create_connection((host, int(port)), timeout=60) as connection:
         connection.sendall(b"echo\nhello")
         connection.shutdown(socket.SHUT_WR)
-        return connection.recv(100, socket.MSG_WAITALL)
+        said = b""
+        while piece := connection.recv(100):
+            said += piece
+        return said
 
 
 def run_leg(daemon: RunningDaemon, first: int, execs: int, sessions: int) -> list[str]:
