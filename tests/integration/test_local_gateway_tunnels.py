@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import threading
 import urllib.request
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from collimate_rl.localgateway.keys import parse_key
+from collimate_rl.localgateway.sandboxes import GatewaySandbox
+from collimate_rl.localgateway.tunnels import MAX_TTL_S, Tunnels
 from tests.fixtures.local_gateways import PORT, RunningGateway
 
 connect = pytest.importorskip("websockets.sync.client").connect
+ConnectionClosedError = pytest.importorskip("websockets.exceptions").ConnectionClosedError
 InvalidStatus = pytest.importorskip("websockets.exceptions").InvalidStatus
 
 
@@ -83,9 +89,6 @@ def test_who_gets_a_ticket(served: tuple[RunningGateway, str, str]) -> None:
 
 
 def test_a_tickets_time_is_clamped_and_ends(served: tuple[RunningGateway, str, str]) -> None:
-    from collimate_rl.localgateway.keys import parse_key
-    from collimate_rl.localgateway.tunnels import MAX_TTL_S, Tunnels
-
     class Somewhere:
         id = "sbx-1"
         endpoints = {str(PORT): "127.0.0.1:1"}
@@ -94,7 +97,9 @@ def test_a_tickets_time_is_clamped_and_ends(served: tuple[RunningGateway, str, s
     tunnels = Tunnels(lambda _: True, clock=lambda: now[0])
     tunnels.start("127.0.0.1")
     try:
-        minted = tunnels.mint(parse_key("pro"), Somewhere(), {"port": PORT, "ttl_seconds": 1 << 30})  # type: ignore[arg-type]
+        minted = tunnels.mint(
+            parse_key("pro"), cast(GatewaySandbox, Somewhere()), {"port": PORT, "ttl_seconds": 1 << 30}
+        )
         assert minted["expires_at"] == "1970-01-12T14:46:40Z"
         now[0] += MAX_TTL_S + 1
         with pytest.raises(InvalidStatus, match="403"):
@@ -102,3 +107,53 @@ def test_a_tickets_time_is_clamped_and_ends(served: tuple[RunningGateway, str, s
     finally:
         tunnels.close()
     assert mint(served, ttl_seconds=99999)[0] == 200
+
+
+class DevTools:
+    """A browser as far as a tunnel sees it: tells its socket at /json/version, and answers messages there."""
+
+    def __init__(self) -> None:
+        from websockets.sync.server import serve
+
+        self.server = serve(self.answer, "127.0.0.1", 0, process_request=self.tell)
+        self.place = f"127.0.0.1:{self.server.socket.getsockname()[1]}"
+        self.thread = threading.Thread(target=self.server.serve_forever)
+        self.thread.start()
+
+    def tell(self, connection: Any, request: Any) -> Any:
+        if request.path != "/json/version":
+            return None
+        return connection.respond(200, json.dumps({"webSocketDebuggerUrl": "ws://localhost:9222/devtools/browser/1"}))
+
+    def answer(self, connection: Any) -> None:
+        assert connection.request.path == "/devtools/browser/1"
+        for message in connection:
+            connection.send(message.upper())
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.thread.join()
+
+
+def test_a_cdp_tunnel_carries_the_browsers_messages() -> None:
+    browser = DevTools()
+
+    class Somewhere:
+        id = "sbx-1"
+        endpoints = {"9222": browser.place, "9223": "127.0.0.1:1"}
+
+    tunnels = Tunnels(lambda _: True)
+    tunnels.start("127.0.0.1")
+    try:
+        key, somewhere = parse_key("pro"), cast(GatewaySandbox, Somewhere())
+        minted = tunnels.mint(key, somewhere, {"port": 9222, "protocol": "cdp"})
+        with connect(minted["url"]) as tunnel:
+            for text in ("one", "two" * 100_000):
+                tunnel.send(text)
+                assert tunnel.recv(timeout=60) == text.upper()
+        nobody = tunnels.mint(key, somewhere, {"port": 9223, "protocol": "cdp"})
+        with connect(nobody["url"]) as tunnel, pytest.raises(ConnectionClosedError, match="no DevTools"):
+            tunnel.recv(timeout=60)
+    finally:
+        tunnels.close()
+        browser.close()
