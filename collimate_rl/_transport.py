@@ -16,7 +16,7 @@ A `Transport` sends one request once, and says by type what became of it. Three 
 
 There are two: `_http.HttpPool`, on the standard library (TCP, TLS, unix sockets), and
 `_requests_transport.RequestsTransport`, which the gateway's client takes where `requests` is installed
-(`_gateway_transport.transport_for(origin)` chooses). Both pass the tests in tests/integration/test_transport_conformance.py.
+(`_gateway_transport.transport_for(origin)` chooses). Both pass tests/integration/test_transport_conformance.py.
 
 A `Sender` is a client's side of it: JSON in and out, refusals as errors, and the repeats.
 
