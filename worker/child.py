@@ -8,6 +8,9 @@ import threading
 import time
 from collections.abc import Sequence
 
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
 from collimate_rl import guest
 from worker import logs
 from worker.process import die_with_parent
@@ -15,6 +18,8 @@ from worker.settings import load
 
 EXIT_REFUSED = 2
 """This worker must not work here at all; the supervisor stops too."""
+EXIT_CUT_OFF = 75
+"""The server was away for longer than rq bears. No candidate brings that about: it is not counted against any."""
 QUIET_S = 2.0
 """How long a start is left alone before the rarer programs are assembled."""
 
@@ -38,12 +43,16 @@ def main(arguments: Sequence[str]) -> int:
     threading.Thread(target=prepare_programs, name="programs", daemon=True).start()
     worker = NodeWorker(settings.queue, name, settings=settings, supervised=True)
     logs.emit(logs.WORKER_READY, queue=settings.queue)
-    worker.work(logging_level="WARNING")
+    try:
+        worker.work(logging_level="WARNING")
+    except (RedisConnectionError, RedisTimeoutError) as error:
+        logs.emit(logs.REDIS_DOWN, logging.WARNING, error=str(error))
+        return EXIT_CUT_OFF
     logs.emit(logs.WORKER_STOPPED, stopped_by="signal" if worker.stop_signals else "loop")
     if worker.refused is not None:
         logs.emit(logs.REFUSED, logging.ERROR, reason=worker.refused)
         return EXIT_REFUSED
-    return 0
+    return 0 if worker.stop_signals else EXIT_CUT_OFF
 
 
 if __name__ == "__main__":

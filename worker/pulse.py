@@ -57,14 +57,14 @@ class Pulse:
         self._backend = backend
         self._home = home
         self._clock = clock
-        self._dead: list[str] = []
+        self._dead: list[tuple[str, bool]] = []
         self._burying = threading.Lock()
         self._said_alive_at = float("-inf")
         self._down = False
 
-    def died(self, worker: str) -> None:
-        """The process of this worker is gone: the next round buries it."""
-        self._dead.append(worker)
+    def died(self, worker: str, *, counts: bool = True) -> None:
+        """The process of this worker is gone: the next round buries it. `counts`: perhaps by a candidate's doing."""
+        self._dead.append((worker, counts))
 
     def round(self) -> None:
         """Say what is due. A server that is away is reported once, and the next round says it all again."""
@@ -107,7 +107,8 @@ class Pulse:
         try:
             while self._dead:
                 faults.reach("death_seen")
-                bury(self._queue, self._rq, self._settings.node, self._dead[0], home=self._home)
+                worker, counts = self._dead[0]
+                bury(self._queue, self._rq, self._settings.node, worker, counts=counts, home=self._home)
                 self._dead.pop(0)
         finally:
             self._burying.release()
@@ -127,13 +128,13 @@ def heartbeat(settings: WorkerSettings, state: BackendState | None, processes: i
     }
 
 
-def bury(queue: BatchQueue, rq_client: Redis, node: str, worker: str, *, home: bool) -> None:
+def bury(queue: BatchQueue, rq_client: Redis, node: str, worker: str, *, home: bool, counts: bool = True) -> None:
     """Give back what a dead worker owned, then clear what rq keeps of it. Raises `RedisUnavailable`.
 
     home -- no other node reaches this one's daemon, so that a batch with sessions there is tried here first.
     """
     try:
-        reply = queue.bury(node, worker, home=home)
+        reply = queue.bury(node, worker, counts=counts, home=home)
         faults.reach("buried")
         with translate_errors(f"clear what rq keeps of worker {worker}"):
             bells = clear_worker(rq_client, queue.queue, worker)

@@ -23,7 +23,7 @@ from collimate_rl.queue.clients import connect_commands, connect_rq
 from collimate_rl.queue.server_check import check_server
 from worker import logs
 from worker.backend import Backend, BackendState, is_this_nodes
-from worker.child import EXIT_REFUSED
+from worker.child import EXIT_CUT_OFF, EXIT_REFUSED
 from worker.children import Children, Ended
 from worker.intake import UNISOLATED
 from worker.janitor import JanitorRounds
@@ -213,7 +213,7 @@ class Supervisor:
             lived=round(end.lived_s, 1),
             restart_in=round(end.restart_in_s, 1),
         )
-        self._pulse.died(end.child.name)
+        self._pulse.died(end.child.name, counts=end.code != EXIT_CUT_OFF)
         self._loops[0].wake()
 
     def _stop(self, signals: Signals) -> None:
@@ -242,7 +242,7 @@ class Supervisor:
 
     def _collect(self) -> None:
         for end in self._children.reap():
-            self._pulse.died(end.child.name)
+            self._pulse.died(end.child.name, counts=end.code != EXIT_CUT_OFF)
 
     def _last_words(self, for_s: float) -> None:
         try:

@@ -25,7 +25,7 @@ from collimate_rl.protocol.steps import (
 from collimate_rl.protocol.timing import Timing
 
 
-def bury(store: Store, timing: Timing, *, node: str, worker: str, home: bool) -> Step:
+def bury(store: Store, timing: Timing, *, node: str, worker: str, counts: bool, home: bool) -> Step:
     """The worker's process is gone: what it owned goes back at once; `home`: to its node first, if it has sessions."""
     batch, k = store.batch, look(store.owned, (node, worker))
     store = replace(store, alive=store.alive - {worker}, owned=drop(store.owned, (node, worker)))
@@ -36,7 +36,9 @@ def bury(store: Store, timing: Timing, *, node: str, worker: str, home: bool) ->
     due = due_answer(store, timing)
     if due is not None:
         return due, ("ANSWERED", k)
-    store, nothing_left = loss(store, timing)
+    nothing_left = len(store.verdicts) == batch.n
+    if counts:
+        store, nothing_left = loss(store, timing)
     if nothing_left:
         return answer(store, timing), ("ANSWERED", k)
     store = ring(disown(store), timing, back=False)

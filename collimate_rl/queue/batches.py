@@ -231,13 +231,14 @@ class BatchQueue:
 
     # What supervisors and janitors call.
 
-    def bury(self, node: str, worker: str, *, home: bool = False) -> BuryReply:
+    def bury(self, node: str, worker: str, *, counts: bool = True, home: bool = False) -> BuryReply:
         """Gives back what worker `worker` of `node` owned; its process is known to be gone.
 
+        counts -- False when it ended because this server was away from it, which no candidate can bring about.
         home -- no other node reaches the sessions on this node's daemon: a batch that has some there is kept for this
                 node for `timing.home_ms`.
         """
-        reply = self._run("bury", node, worker, int(home))
+        reply = self._run("bury", node, worker, int(counts), int(home))
         return BuryReply(Buried(_word(reply)), _text(reply[1]) if len(reply) > 1 else None)
 
     def mend(self, k: str, *, listed: bool = False) -> Mended:

@@ -48,6 +48,18 @@ def test_bury_gives_back_at_once_and_counts_a_loss(each_queue: BatchQueue) -> No
     assert (grant.losses, grant.cautious, grant.blame) == (1, True, {0: 1, 1: 1})
 
 
+def test_a_worker_that_the_server_was_away_from_is_buried_uncounted(each_queue: BatchQueue) -> None:
+    k = put(each_queue, make_batch())
+    hold = take(each_queue, k, "o1", "w1", "n1").hold
+    assert each_queue.bury("n1", "w1", counts=False) == (Buried.RELEASED, k)
+    grant = take(each_queue, k, "o2", "w2")
+    assert (grant.losses, grant.cautious, blame(each_queue, k)) == (0, False, [0, 0])
+    for index in (0, 1):
+        each_queue.verdict(grant.hold, passed(index))
+    assert each_queue.bury("n1", "w2", counts=False) == (Buried.ANSWERED, k)
+    assert each_queue.renew(hold).word is Renewed.FENCED
+
+
 def test_bury_of_an_idle_or_unknown_worker(each_queue: BatchQueue) -> None:
     each_queue.alive({"w1": "boot pid start"})
     assert each_queue.bury("n1", "w1").word is Buried.NONE

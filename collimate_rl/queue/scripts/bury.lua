@@ -1,13 +1,14 @@
 -- bury: the supervisor knows that a worker's process is gone; what it owned goes back at once.
 --
 -- node, worker   names
+-- counts 0: the process ended because the server was away from it; that is no evidence against a candidate
 -- home   1: sessions on this node's daemon can be reached from no other node; a batch with sessions is kept for this
 --        node for T.home_ms
 --
 -- Replies {NONE} (it owned nothing, or what it owned is another's by now), {RELEASED, k}, {ANSWERED, k}.
--- Counts a loss (the worker's alive key goes first). Rings at the front. Sent again: NONE.
+-- Counts a loss, unless told not to (the worker's alive key goes first). Rings at the front. Sent again: NONE.
 -- Writes alive, owned, state, pending, flight, homed, bells; after an answer see answer.lua.
-local A, bad = args('node:name worker:name home:flag')
+local A, bad = args('node:name worker:name counts:flag home:flag')
 if bad then return bad end
 local owned = 'col:owned:' .. A.node
 local wrong = mistyped({ owned, 'hash' })
@@ -22,7 +23,13 @@ redis.call('DEL', 'col:alive:' .. A.worker)
 redis.call('HDEL', owned, A.worker)
 if not S or S.status ~= 'running' or S.worker ~= A.worker or S.node ~= A.node then return { 'NONE' } end
 if due_answer(S) then return { 'ANSWERED', k } end
-if loss(S) then
+local nothing_left
+if A.counts then
+  nothing_left = loss(S)
+else
+  nothing_left = redis.call('HLEN', S.p.verdicts) == S.n
+end
+if nothing_left then
   answer(S)
   return { 'ANSWERED', k }
 end
