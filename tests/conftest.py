@@ -9,6 +9,7 @@ pytest_plugins = (
     "tests.fixtures.redis_servers",
     "tests.fixtures.sandbox_daemon",
     "tests.fixtures.skips",
+    "tests.fixtures.openenv_venvs",
     "tests.fixtures.worker_nodes",
     "tests.fixtures.own_daemon",
     "tests.fixtures.worker_batches",
