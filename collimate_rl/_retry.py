@@ -140,7 +140,7 @@ def retry_after_s(text: str | None, now: Now = lambda: datetime.now(timezone.utc
         return float(text[:12])
     try:
         when = parsedate_to_datetime(text)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
     if when.tzinfo is None:
         when = when.replace(tzinfo=timezone.utc)

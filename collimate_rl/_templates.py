@@ -161,6 +161,8 @@ class TemplateHandle:
         failed raises `TemplateBakeFailed` at once; with `fail_fast` off only when the time is up, since a gateway may
         build it again. Time up otherwise is a `TimeoutError`. A refusal by the gateway is raised as it comes.
         """
+        if math.isnan(timeout) or not poll_interval >= 0:
+            raise ValueError(f"timeout and poll_interval are seconds, not {timeout!r} and {poll_interval!r}")
         until = clock() + timeout
         before: TemplateStatus | None = None
         while True:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -150,6 +151,8 @@ class FleetView:
         clock: Callable[[], float] = time.monotonic,
     ) -> Iterator[FleetStatus]:
         """A status every `interval` seconds. Ends with a converged one, if asked to, and after `timeout` seconds."""
+        if not 0 <= interval < math.inf or (timeout is not None and math.isnan(timeout)):
+            raise ValueError(f"interval and timeout are seconds, not {interval!r} and {timeout!r}")
         until = None if timeout is None else clock() + timeout
         while True:
             status = self.status()

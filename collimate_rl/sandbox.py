@@ -154,8 +154,8 @@ class Sandbox:
             raise ValueError("a sandbox that was adopted without a template cannot fork a session of its own")
         session = self._create()
         self.session_id = session["session_id"]
-        self.fork_time_ms = _milliseconds_or_none(session, "fork_time_ms")
-        self.create_time_ms = _milliseconds_or_none(session, "create_time_ms")
+        self.fork_time_ms = milliseconds_or_none(session, "fork_time_ms")
+        self.create_time_ms = milliseconds_or_none(session, "create_time_ms")
         endpoints = session.get("endpoints")
         self.endpoints = endpoints if isinstance(endpoints, dict) else {}
         return self
@@ -295,13 +295,18 @@ def _text_or_none(answer: Mapping[str, Any], key: str) -> str | None:
 
 
 def _milliseconds(answer: Mapping[str, Any], key: str) -> float:
-    return _milliseconds_or_none(answer, key) or 0.0
+    return milliseconds_or_none(answer, key) or 0.0
 
 
-def _milliseconds_or_none(answer: Mapping[str, Any], key: str) -> float | None:
+def milliseconds_or_none(answer: Mapping[str, Any], key: str) -> float | None:
+    """The answer's number under `key`; None where it has none. What is no number is a `MalformedAnswer`."""
     value = answer.get(key)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    try:
+        milliseconds = math.nan if isinstance(value, bool) or not isinstance(value, int | float) else float(value)
+    except OverflowError:
+        milliseconds = math.inf  # JSON's whole numbers have no end
+    if not math.isfinite(milliseconds):
         raise MalformedAnswer(f"{key} is a number of milliseconds, not {str(value)[:80]!r}")
-    return float(value)
+    return milliseconds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import sys
 
 _NEEDED = {"click": "cli", "rich": "cli"}
@@ -23,4 +24,8 @@ def main() -> None:
         raise SystemExit(2)
     from collimate_rl.cli.app import app
 
+    for stream in (sys.stdout, sys.stderr):
+        # Names and messages come from files and servers, and may hold what the terminal's encoding cannot say.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     app()

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
-from collimate_rl.cli.gateway_call import Command, on_gateway, print_json
+from collimate_rl.cli.gateway_call import Command, Number, on_gateway, print_json
+from collimate_rl.grading.result import printable
 
 if TYPE_CHECKING:
     from collimate_rl._templates import TemplateHandle, TemplateStatus
@@ -20,26 +21,23 @@ POLL_S = 0.5
 def template_options(*, image_required: bool) -> Callable[[Command], Command]:
     """What says which template is to be baked; `bake` and `demo` share it."""
 
+    image_help = "The image to bake, as the gateway's catalog or a registry names it."
+
     def add(command: Command) -> Command:
         options = (
-            click.option(
-                "--image",
-                required=image_required,
-                default=None if image_required else "python",
-                show_default=not image_required,
-                help="The image to bake, as the gateway's catalog or a registry names it.",
-            ),
+            # A default of None counts as one, so that a required option has to be made without.
+            click.option("--image", help=image_help, required=True)
+            if image_required
+            else click.option("--image", help=image_help, default="python", show_default=True),
             click.option("--name", help="The template's name. Default: made of the image's."),
             click.option("--ready-cmd", help="A shell command that must end with 0 in a fresh sandbox."),
             click.option("--ready-http", help="An address that must answer there, as :8000/health."),
-            click.option("--ready-http-timeout", type=click.FloatRange(0, min_open=True), help="For so many seconds."),
+            click.option("--ready-http-timeout", type=Number(0, min_open=True), help="For so many seconds."),
             click.option("--port", "ports", type=click.IntRange(1, 65535), multiple=True, help="Expose; repeatable."),
             click.option("--network", is_flag=True, help="Give the template a network (a Pro feature)."),
             click.option("--width", type=click.IntRange(0), default=1000, show_default=True, help="Forks kept ready."),
-            click.option("--cold-fraction", type=click.FloatRange(0, 1), help="How much of the width is kept frozen."),
-            click.option(
-                "--timeout", type=click.FloatRange(0), default=600, show_default=True, help="Seconds to wait, at most."
-            ),
+            click.option("--cold-fraction", type=Number(0, 1), help="How much of the width is kept frozen."),
+            click.option("--timeout", type=Number(0), default=600, show_default=True, help="Seconds to wait, at most."),
             click.option(
                 "--max-exec",
                 type=click.IntRange(0),
@@ -95,7 +93,7 @@ def line(status: TemplateStatus) -> str:
 
 def say(console: Console, text: str) -> None:
     """A line as it stands: not wrapped, nothing in it taken for markup."""
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
+    console.print(printable(text), highlight=False, markup=False, soft_wrap=True)
 
 
 @click.command()

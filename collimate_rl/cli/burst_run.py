@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from collimate_rl.errors import CollimateError, UnreachableError
-from collimate_rl.sandbox import WARM_FORK_MS
+from collimate_rl.sandbox import WARM_FORK_MS, milliseconds_or_none
 
 if TYPE_CHECKING:
     from collimate_rl.gateway import GatewayClient
@@ -152,8 +152,9 @@ def _shoot(client: GatewayClient, template: str, command: str, timeout_seconds: 
         return Shot(create_ms=0.0, fork_ms=0.0, exec_ms=0.0, error=error.error_code or type(error).__name__)
     create_ms = (time.monotonic() - began) * 1000
     failure = None
-    exec_ms = 0.0
+    exec_ms = fork_ms = 0.0
     try:
+        fork_ms = milliseconds_or_none(made, "fork_time_ms") or 0.0
         began = time.monotonic()
         answer = client.session_exec(made["session_id"], command=command, timeout_seconds=timeout_seconds)
         exec_ms = (time.monotonic() - began) * 1000
@@ -166,4 +167,4 @@ def _shoot(client: GatewayClient, template: str, command: str, timeout_seconds: 
             client.delete_session(made["session_id"])
         except CollimateError as error:
             failure = failure or f"not deleted: {error.error_code or type(error).__name__}"
-    return Shot(create_ms=create_ms, fork_ms=float(made.get("fork_time_ms") or 0.0), exec_ms=exec_ms, error=failure)
+    return Shot(create_ms=create_ms, fork_ms=fork_ms, exec_ms=exec_ms, error=failure)

@@ -83,7 +83,7 @@ def load_rows(data: Path | None, limit: int) -> list[dict[str, str]]:
         try:
             row = json.loads(line)
             rows.append({key: str(row[key]) for key in FIELDS})
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ValueError(
                 f"line {number} of {data or 'the data'} is no row of HumanEval's form: {error!r}"
             ) from error

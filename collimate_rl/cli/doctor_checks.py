@@ -167,13 +167,17 @@ def daemon(unix_socket: str | None, base_url: str | None) -> list[Finding]:
     except (CollimateError, ValueError) as exc:
         remedy = "start one: collimate serve --socket PATH, and name it with --socket or $COLLIMATE_SERVE_SOCKET"
         return [Finding(name="daemon", found=str(exc), state="missing" if named else "weaker", remedy=remedy)]
-    templates = ", ".join(health.get("templates") or ())
-    found = [Finding(name="daemon", found=f"{health.get('status')}, templates {templates}")]
+    templates = health.get("templates")
+    if not isinstance(templates, list):
+        remedy = "name a sandbox daemon's address: a session socket tells no health, and a gateway is no daemon"
+        return [Finding(name="daemon", found="answers, and lists no templates", state="doubtful", remedy=remedy)]
+    found = [Finding(name="daemon", found=f"{health.get('status')}, templates {', '.join(map(str, templates))}")]
     isolation = health.get("isolation")
     if isolation == "none":
         remedy = "for tests alone: start it with --isolation namespaces"
         found.append(Finding(name="isolation", found="none", state="weaker", remedy=remedy))
-    for name, why in (health.get("failed_templates") or {}).items():
+    failed = health.get("failed_templates")
+    for name, why in failed.items() if isinstance(failed, dict) else ():
         found.append(Finding(name=f"template {name}", found=str(why), state="missing", remedy="see its collimate.toml"))
     theirs, ours = health.get("version"), _version("collimate-rl")
     if isolation is not None and ours is not None and theirs != ours:

@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.table import Table
 
 from collimate_rl.cli.bake_command import say
-from collimate_rl.cli.gateway_call import on_gateway, print_json
+from collimate_rl.cli.gateway_call import Number, on_gateway, print_json
 
 if TYPE_CHECKING:
     from collimate_rl.fleetview import FleetStatus
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 @click.option("--template", "templates", multiple=True, metavar="ID", help="Only this one; repeatable.")
 @click.option("--include-public", is_flag=True, help="The shared catalog, too.")
 @click.option("--watch", is_flag=True, help="Look again and again, until Ctrl-C.")
-@click.option("--interval", type=click.FloatRange(0.05), default=2.0, show_default=True, help="Seconds between looks.")
+@click.option("--interval", type=Number(0.05), default=2.0, show_default=True, help="Seconds between looks.")
 @click.option("--until-converged", is_flag=True, help="Watch until every template has reached its width.")
-@click.option("--timeout", type=click.FloatRange(0), help="Watch for so many seconds, at most.")
+@click.option("--timeout", type=Number(0), help="Watch for so many seconds, at most.")
 @on_gateway
 def fleet(
     client: GatewayClient,

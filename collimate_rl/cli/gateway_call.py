@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ import click
 
 from collimate_rl.cli.interrupt import unwinding
 from collimate_rl.errors import CollimateError, DemoTierLimit, TemplateBakeFailed, UnreachableError
+from collimate_rl.grading.result import printable
 
 if TYPE_CHECKING:
     from collimate_rl.gateway import GatewayClient
@@ -22,6 +24,16 @@ EXIT_BAD_INPUT = 2
 EXIT_INFRA = 3
 
 Command = Callable[..., Any]
+
+
+class Number(click.FloatRange):
+    """A finite number within bounds: "nan" passes every bound, and a wait that is told so never ends."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is no finite number.", param, ctx)
+        return number
 
 
 def gateway_options(command: Command) -> Command:
@@ -92,7 +104,7 @@ def told() -> Iterator[None]:
 
 
 def _leave(message: str, status: int) -> None:
-    click.echo(message, err=True)
+    click.echo(printable(message), err=True)
     sys.exit(status)
 
 

@@ -83,7 +83,10 @@ def grade(
         spec = rewards.reward_spec_from_ground_truth(tests if tests is not None else truth_file.read(), entry=entry)
     except ValueError as error:
         raise click.UsageError(f"the ground truth cannot be used: {error}") from error
-    text = file.read()
+    try:
+        text = file.read()
+    except ValueError as error:
+        raise click.UsageError(f"{file.name} is no text: {error}") from error
     if completion or not file.name.endswith(".py"):
         text = rewards.extract_code(text, entry=getattr(spec, "entry", None) or entry)
     with _daemon_errors_told(), unwinding(), ExitStack() as cleanup:

@@ -69,7 +69,7 @@ def _tell(document: dict[str, Any], words: str, as_json: bool) -> None:
 def _row(line: str, entry: str, template: str, timeout_seconds: int) -> dict[str, Any]:
     try:
         row = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"no JSON: {error}") from error
     if not isinstance(row, dict) or "ground_truth" not in row:
         raise ValueError('a row is an object with "ground_truth" and "completions"')
@@ -79,6 +79,9 @@ def _row(line: str, entry: str, template: str, timeout_seconds: int) -> dict[str
     seconds = row.get("timeout_seconds", timeout_seconds)
     if isinstance(seconds, bool) or not isinstance(seconds, int) or not 1 <= seconds <= 3600:
         raise ValueError('"timeout_seconds" must be a whole number from 1 to 3600')
+    for name in ("entry", "template"):
+        if not isinstance(row.get(name, ""), str):
+            raise ValueError(f'"{name}" must be a text')
     spec = reward_spec_from_ground_truth(row["ground_truth"], entry=row.get("entry", entry))
     wanted = getattr(spec, "entry", None) or row.get("entry", entry)
     return {
@@ -93,7 +96,8 @@ def _row(line: str, entry: str, template: str, timeout_seconds: int) -> dict[str
 def _refuse_misconfigured(results: Sequence[GradeResult]) -> None:
     for result in results:
         if result.infra_error:
-            error = CollimateError(f"a candidate has no verdict: {result.error_code}", None, result.error_code)
+            why = result.detail or result.error_code
+            error = CollimateError(f"a candidate has no verdict: {why}", None, result.error_code)
             if error.is_misconfigured:
                 raise error
 
