@@ -54,6 +54,9 @@ class QueuedGrader:
             raise
         except CollimateError as error:
             return [GroupScore(failure=error)] * len(request.candidates)
+        except TimeoutError as error:  # the run's window had no room until the deadline
+            late = CollimateError(str(error), None, "expired")
+            return [GroupScore(failure=late)] * len(request.candidates)
         return [score_of(verdict) for verdict in result.results]
 
     def _forget(self, submitted: Future[BatchHandle]) -> None:
@@ -94,4 +97,7 @@ def score_of(verdict: Verdict) -> GroupScore:
         seed=verdict.seed or None,
         integrity=verdict.integrity,
         grader_version=verdict.grader_version or None,
+        cases=tuple(case.outcome for case in verdict.cases or ()),
+        cases_total=verdict.cases_total,
+        cases_passed=verdict.cases_passed,
     )

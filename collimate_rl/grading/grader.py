@@ -44,7 +44,11 @@ class GroupRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class GroupScore:
-    """One candidate's score: `reward` in [0, 1] and `outcome`, or `failure`, the infra error that left it unjudged."""
+    """One candidate's score: `reward` in [0, 1] and `outcome`, or `failure`, the infra error that left it unjudged.
+
+    `cases` are the outcomes of its first 256 cases, of `cases_total`; empty where none was judged by itself. `attempts`
+    counts how often the grader was asked for it.
+    """
 
     reward: float | None = None
     outcome: str | None = None
@@ -53,6 +57,10 @@ class GroupScore:
     seed: str | None = None
     integrity: str | None = None
     grader_version: str | None = None
+    cases: tuple[str, ...] = ()
+    cases_total: int = 0
+    cases_passed: int = 0
+    attempts: int = 1
 
     def __post_init__(self) -> None:
         if (self.reward is None) != (self.failure is not None):

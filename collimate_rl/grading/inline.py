@@ -79,7 +79,7 @@ class InlineGrader:
 
         def enter(index: int, graded: Graded) -> None:
             if not stop.is_set():
-                scores[index] = _score(graded)
+                scores[index] = score_of(graded)
 
         for attempt in range(self._attempts):
             grade_group(
@@ -99,7 +99,8 @@ class InlineGrader:
                 return
 
 
-def _score(graded: Graded) -> GroupScore:
+def score_of(graded: Graded) -> GroupScore:
+    """A grade, or the infra error that stands for one, as a Grader's score."""
     if isinstance(graded, CollimateError):
         return GroupScore(failure=graded)
     return GroupScore(
@@ -109,6 +110,9 @@ def _score(graded: Graded) -> GroupScore:
         seed=graded.seed,
         integrity=graded.integrity,
         grader_version=graded.grader_version,
+        cases=tuple(case.outcome for case in graded.cases),
+        cases_total=graded.cases_total,
+        cases_passed=graded.cases_passed,
     )
 
 

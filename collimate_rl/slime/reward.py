@@ -9,29 +9,10 @@ without `--group-rm`), a list of lists (with both).
 
 from __future__ import annotations
 
-import os
-import threading
 from typing import Any
 
-from collimate_rl.grading.inline import InlineGrader
+from collimate_rl.hooks.wiring import inline_grader
 from collimate_rl.slime.core import RewardHook
-from collimate_rl.slime.settings import SlimeSettings
-from collimate_rl.transport import connect
-
-_graders: dict[tuple[int, str | None, str | None, int], InlineGrader] = {}
-_lock = threading.Lock()
-
-
-def inline_grader(settings: SlimeSettings) -> InlineGrader:
-    """One grader per process, endpoint and concurrency. Its client is a pool of sockets: bound to no loop."""
-    key = (os.getpid(), settings.base_url, settings.api_key, settings.concurrency)
-    with _lock:
-        grader = _graders.get(key)
-        if grader is None:
-            client = connect(settings.base_url, api_key=settings.api_key)
-            grader = _graders[key] = InlineGrader(client, concurrency=settings.concurrency)
-        return grader
-
 
 _hook = RewardHook(inline_grader)
 

@@ -6,11 +6,10 @@ read: `group_index`, `index`, `prompt`, `response`, `label`, `metadata`, `status
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
-from collimate_rl.seeds import DET_SEED, is_valid_seed, seed_from_key
+from collimate_rl.hooks.rows import seed_for
 from collimate_rl.slime.settings import SlimeSettings
 
 Nested: TypeAlias = Any
@@ -18,8 +17,6 @@ Nested: TypeAlias = Any
 
 META_KEY = "collimate"
 """Where `sample.metadata` gets the grading's account."""
-
-_CRN_KEYS = ("crn_key", "uid", "index")
 
 
 def flatten(samples: Nested) -> list[Any]:
@@ -77,27 +74,8 @@ def describe(sample: Any) -> str:
 
 
 def seed_of(sample: Any, settings: SlimeSettings) -> str | None:
-    """The seed that this sample's candidate runs under: None in vanilla mode, one for the whole group under CRN.
-
-    Under CRN: `metadata["crn_seed"]` as it stands; else derived from `crn_key`, `uid` or `index` of the metadata, else
-    from the prompt, salted with the base seed where one is set.
-    """
-    if settings.seed_mode == "vanilla":
-        return None
-    if settings.seed_mode == "deterministic":
-        return settings.base_seed or DET_SEED
-    metadata = metadata_of(sample)
-    given = metadata.get("crn_seed")
-    if given is not None:
-        if not is_valid_seed(given):
-            raise ValueError(f"{describe(sample)} has crn_seed {given!r}: a seed is 64 hex characters")
-        return str(given)
-    for name in _CRN_KEYS:
-        if metadata.get(name) is not None:
-            return seed_from_key(str(metadata[name]), settings.base_seed or "")
-    prompt = getattr(sample, "prompt", "")
-    key = prompt if isinstance(prompt, str) else json.dumps(prompt, sort_keys=True, default=str)
-    return seed_from_key(key, settings.base_seed or "")
+    """The seed that this sample's candidate runs under: its metadata's keys count, else its prompt (`seed_for`)."""
+    return seed_for(settings, [metadata_of(sample)], getattr(sample, "prompt", ""), describe(sample))
 
 
 def partition(samples: list[Any], truth_of: Callable[[Any], Any] = ground_truth_of) -> list[tuple[Any, list[int]]]:

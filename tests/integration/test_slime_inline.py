@@ -80,7 +80,7 @@ def test_an_unknown_template_raises_whatever_the_policy(args: Namespace) -> None
 def test_a_daemon_that_is_down_raises_or_filters_and_is_no_zero(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("collimate_rl.slime.reward.InlineGrader", partial(InlineGrader, attempts=1))
+    monkeypatch.setattr("collimate_rl.hooks.wiring.InlineGrader", partial(InlineGrader, attempts=1))
     args = Namespace(collimate_base_url=f"unix:{tmp_path}/no.sock", reward_key=None)
     sample = group_of_eight()[0][0]
     with pytest.raises(CollimateError) as caught:

@@ -12,6 +12,7 @@ import pytest
 import producer.slime
 from collimate_rl.cli.processes import Child
 from collimate_rl.errors import RunMisconfigured
+from producer.wiring import close_graders
 from tests.fixtures.slime_samples import Sample, group_of_eight
 
 
@@ -20,9 +21,7 @@ def args(redis_url: str, worker: Child) -> Iterator[Namespace]:
     yield Namespace(
         collimate_redis_url=redis_url, collimate_timeout_seconds=2, collimate_deadline_s=120, reward_key=None
     )
-    for grader in producer.slime._graders.values():
-        grader.close()
-    producer.slime._graders.clear()
+    close_graders()
 
 
 def test_groups_go_through_the_queue(args: Namespace) -> None:

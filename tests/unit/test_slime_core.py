@@ -408,7 +408,7 @@ def test_one_hook_serves_loops_that_come_and_go_and_loops_side_by_side() -> None
         thread.join(30)
     assert results == [[1.0, 1.0]] * 4
     asyncio.run(core.rewards(Namespace(), group(1)))
-    assert len(core._semaphores) == 1
+    assert len(core._scorer._semaphores) == 1
 
 
 def test_the_loop_goes_on_while_ground_truth_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -419,7 +419,7 @@ def test_the_loop_goes_on_while_ground_truth_is_parsed(monkeypatch: pytest.Monke
         assert go_on.wait(30)
         return "a spec"
 
-    monkeypatch.setattr("collimate_rl.slime.core.reward_spec_from_ground_truth", slow)
+    monkeypatch.setattr("collimate_rl.hooks.scoring.reward_spec_from_ground_truth", slow)
 
     async def run() -> Any:
         call = asyncio.ensure_future(hook(FakeGrader()).rewards(Namespace(), group(1)))
@@ -432,7 +432,7 @@ def test_the_loop_goes_on_while_ground_truth_is_parsed(monkeypatch: pytest.Monke
 
 
 def test_a_group_that_never_ends_is_expired_and_no_zero(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("collimate_rl.slime.core.DEADLINE_MARGIN_S", 0.0)
+    monkeypatch.setattr("collimate_rl.hooks.scoring.DEADLINE_MARGIN_S", 0.0)
 
     async def run() -> Any:
         grader = FakeGrader(gate=asyncio.Event())

@@ -1,0 +1,1 @@
+"""What the trainers' hooks share: settings, reading rows, scoring over a `Grader`, the wiring to a daemon."""

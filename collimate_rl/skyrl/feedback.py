@@ -1,0 +1,65 @@
+"""What a model is told after a turn that failed: how hidden tests ended, and which public ones failed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from collimate_rl.grading.grader import GroupScore
+from collimate_rl.hooks.rows import TRUTH_COLUMNS
+from collimate_rl.rewards import StdioReward, UnitTestReward, reward_spec_from_ground_truth
+
+SHOWN_CASES: Final = 5
+SHOWN_CHARS: Final = 1000
+PUBLIC_COLUMNS: Final = ("public_tests", "public_test_cases")
+
+
+def public_tests_of(extras: Mapping[str, Any]) -> Any:
+    """The row's public tests, in any shape of a ground truth: a column `public_tests` (or `public_test_cases`) of the
+    row, of its extra_info or beside its ground truth. None where there are none: then every test is hidden."""
+    places = [extras, extras.get("extra_info"), *(extras.get(column) for column in TRUTH_COLUMNS)]
+    for place in places:
+        if isinstance(place, Mapping):
+            for column in PUBLIC_COLUMNS:
+                if place.get(column):
+                    return place[column]
+    return None
+
+
+def feedback(score: GroupScore, public: Any, on_public: GroupScore | None, entry: str) -> str:
+    """The next observation. Of hidden tests it tells how many failed and how, and what the candidate's own code did,
+    never an input or an expected value; of public ones that failed it shows both."""
+    lines = [f"Your answer failed: {score.outcome}."]
+    if score.cases_total:
+        lines[0] = f"Your answer passed {score.cases_passed} of {score.cases_total} tests."
+        failing = [(n, outcome) for n, outcome in enumerate(score.cases, 1) if outcome != "passed"]
+        lines += [f"- test {n}: {outcome}" for n, outcome in failing[:SHOWN_CASES]]
+        if len(failing) > SHOWN_CASES:
+            lines.append(f"- and {len(failing) - SHOWN_CASES} more")
+    if score.detail:
+        lines.append(_short(score.detail))
+    if on_public is not None and on_public.failure is None:
+        shown = list(_public_failures(public, on_public, entry))[:SHOWN_CASES]
+        if shown:
+            lines += ["Public tests that failed:", *shown]
+    lines.append("Correct it, and answer with the whole program.")
+    return "\n".join(lines)
+
+
+def _public_failures(public: Any, score: GroupScore, entry: str) -> Iterator[str]:
+    spec = reward_spec_from_ground_truth(public, entry=entry)
+    for n, outcome in enumerate(score.cases):
+        if outcome == "passed":
+            continue
+        if isinstance(spec, UnitTestReward):
+            test = spec.tests[n]
+            given = test["input"] if isinstance(test["input"], list) else [test["input"]]
+            call = f"{spec.entry}({', '.join(map(repr, given))})"
+            yield _short(f"- {call} should return {test['expected']!r}: {outcome}")
+        elif isinstance(spec, StdioReward):
+            case = spec.cases[n]
+            yield _short(f"- input {case['stdin']!r} should print {case['stdout']!r}: {outcome}")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= SHOWN_CHARS else text[:SHOWN_CHARS] + " …"

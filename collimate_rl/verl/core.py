@@ -1,0 +1,77 @@
+"""verl's `compute_score`, written once: it takes a `Grader`, and is the same for inline and for queued grading.
+
+verl calls it by keyword, one sample a call, on a loop that holds many of them, without a timeout; every sample's dict
+must have the same keys. verl has no word for "no verdict": infra trouble is retried until its budget is spent, and then
+raised, or under `COLLIMATE_ON_INFRA_ERROR=neutral` scored with the neutral reward, flagged by `infra_error` 1.0.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from collimate_rl.grading.grader import Grader, GroupScore
+from collimate_rl.hooks.rows import find_ground_truth, ground_truth_of, seed_for, text_of, without_gaps
+from collimate_rl.hooks.scoring import GroupScorer, Member, raise_what_cannot_heal
+from collimate_rl.hooks.settings import HookSettings
+
+log = logging.getLogger("collimate_rl.verl")
+
+_PREFIX: Final = "collimate_"
+
+
+class VerlHook:
+    """Turns verl's samples into scores over the grader that `grader_for(settings)` hands out."""
+
+    def __init__(
+        self,
+        grader_for: Callable[[HookSettings], Grader],
+        *,
+        groups_in_flight: Callable[[HookSettings], int] = lambda settings: settings.concurrency,
+    ) -> None:
+        self._scorer = GroupScorer(grader_for, groups_in_flight=groups_in_flight)
+
+    async def score(
+        self, data_source: Any, solution_str: Any, ground_truth: Any, extra_info: Any, kwargs: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """`score`, `passed` (1.0 where every test passed), `infra_error` (1.0 or 0.0), `outcome`, `error_code`.
+
+        kwargs -- `collimate_*` ones are settings (verl's `reward_kwargs`) and win over the environment; the rest is
+                  verl's own.
+
+        Raises ValueError for a ground truth that can't be graded by, RunMisconfigured for what no retry heals,
+        CollimateError when the budget for infra trouble is spent and the policy is to raise.
+        """
+        given = {name[len(_PREFIX) :]: value for name, value in kwargs.items() if name.startswith(_PREFIX)}
+        settings = HookSettings.read(given, run="verl")
+        info = extra_info if isinstance(extra_info, Mapping) else {}
+        name = f"the sample with index {info.get('index')} of {data_source}"
+        found = find_ground_truth({"ground_truth": ground_truth})
+        truth = without_gaps(found) if found is not None else ground_truth_of(info)
+        if truth is None:
+            raise ValueError(f"{name} has no ground truth: neither in reward_model.ground_truth nor in extra_info")
+        shared = truth if isinstance(truth, str) else repr(truth)
+        member = Member(completion=text_of(solution_str), seed=seed_for(settings, [info], shared, name), name=name)
+        (score,) = await self._scorer.scores(
+            settings, truth, [member], about=name, infra_budget_s=settings.infra_budget_s
+        )
+        return _answer(settings, name, score)
+
+
+def _answer(settings: HookSettings, name: str, score: GroupScore) -> dict[str, Any]:
+    reward, failure = score.reward, score.failure
+    if failure is not None:
+        raise_what_cannot_heal(name, failure)
+        if settings.on_infra_error == "raise":
+            raise failure
+        log.warning("%s was not graded and gets the neutral reward: %s", name, failure.message)
+        reward = settings.neutral_reward
+    assert reward is not None, "a score without a reward has a failure"
+    return {
+        "score": reward,
+        "passed": float(score.outcome == "passed"),
+        "infra_error": float(failure is not None),
+        "outcome": score.outcome or "",
+        "error_code": (failure.error_code or "unknown") if failure is not None else "",
+    }

@@ -1,0 +1,55 @@
+"""The queued wiring: a hook's settings to a grader over the queue. Every adapter of a process shares its producers."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Final, Protocol
+
+from producer.grader import QueuedGrader
+from producer.producer import Producer
+
+WINDOW: Final = 256
+"""Groups in flight per process: the producer's own window."""
+
+
+class Served(Protocol):
+    """What of the settings says which queue, and whose run."""
+
+    @property
+    def redis_url(self) -> str | None: ...
+    @property
+    def run(self) -> str: ...
+    @property
+    def queue(self) -> str: ...
+
+
+_graders: dict[tuple[int, str, str, str], QueuedGrader] = {}
+_lock = threading.Lock()
+
+
+def queued_grader(settings: Served) -> QueuedGrader:
+    """One producer, and with it one reader thread, per process, server, run and queue; ValueError where no server is
+    named."""
+    if settings.redis_url is None:
+        raise ValueError("no Redis server is named: set COLLIMATE_REDIS_URL (for slime also args.collimate_redis_url)")
+    key = (os.getpid(), settings.redis_url, settings.run, settings.queue)
+    with _lock:
+        if key not in _graders:
+            producer = Producer(settings.redis_url, run=settings.run, queue=settings.queue, window=WINDOW)
+            _graders[key] = QueuedGrader(producer)
+        return _graders[key]
+
+
+def groups_in_flight(_settings: object) -> int:
+    """How many groups one loop has under way: as many as the window lets in."""
+    return WINDOW
+
+
+def close_graders() -> None:
+    """Closes this process' producers, as a trainer does at its end, or a test. The next call makes others."""
+    with _lock:
+        mine = [key for key in _graders if key[0] == os.getpid()]
+        graders = [_graders.pop(key) for key in mine]
+    for grader in graders:
+        grader.close()
