@@ -60,7 +60,7 @@ def everything() -> str:
 @pytest.mark.parametrize("fence", [f for f in fences() if f.language == "python"], ids=str)
 def test_python_snippets_compile_and_say_what_they_need(fence: Fence) -> None:
     compile(fence.code, str(fence), "exec")
-    assert fence.run in {"tour", "daemon", "gateway", "queue"}, "a test runs each: put <!-- run: … --> above it"
+    assert fence.run in {"tour", "daemon", "gateway", "queue", "openenv"}, "a test runs each: put <!-- run: … --> above it"
 
 
 @pytest.mark.parametrize("fence", [f for f in fences() if f.language == "sh"], ids=str)

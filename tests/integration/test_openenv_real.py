@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from tests.fixtures.fences import ROOT
-from tests.fixtures.local_gateways import RunningGateway, start_gateway
+from tests.fixtures.fences import ROOT, Fence, fences
+from tests.fixtures.local_gateways import start_gateway
 from tests.fixtures.openenv_venvs import DISTRIBUTIONS
-from tests.fixtures.sandbox_daemon import NoIsolation, RunningDaemon, start_daemon
+from tests.fixtures.sandbox_daemon import NoIsolation, start_daemon
 
 SCRIPT = ROOT / "tests" / "fixtures" / "openenv_rollouts.py"
 EXAMPLE = ROOT / "examples" / "openenv"
@@ -38,43 +38,30 @@ expose_ports = [8000]
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """A daemon with the example's template, and a gateway in front of it; `python` has the distribution's clients."""
+    """What one distribution's clients did (see openenv_rollouts) on the daemon that serves at `socket_path`."""
 
-    distribution: str
     python: Path
-    daemon: RunningDaemon
-    gateway: RunningGateway
+    socket_path: str
+    accounts: dict[str, Any]
+    log: Path
 
-    def run(self, job: str, backend: str) -> dict[str, Any]:
-        """A job of openenv_rollouts, and its account."""
-        done = subprocess.run(
-            [str(self.python), "-W", "error::ResourceWarning", str(SCRIPT), job, backend],
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr + self.daemon.log.read_text(errors="replace")
-        account: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-        assert account["version"] == self.distribution.partition("==")[2]
+    def account(self, job: str) -> dict[str, Any]:
+        account: dict[str, Any] = self.accounts[job]
+        assert "failed" not in account, account["failed"] + self.log.read_text(errors="replace")
         return account
-
-    @property
-    def address(self) -> str:
-        return f"unix:{self.daemon.socket_path}"
 
 
 @pytest.fixture(scope="module", params=DISTRIBUTIONS)
 def world(
     request: pytest.FixtureRequest, openenv_pythons: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[World]:
+    """A daemon with the example's template, a gateway in front of it, and all jobs done on them."""
+    distribution: str = request.param
+    python = openenv_pythons[distribution]
     folder = tmp_path_factory.mktemp("openenv")
-    data = folder / "data"
-    shutil.copytree(EXAMPLE, data)
+    shutil.copytree(EXAMPLE, folder / "data")
     config = folder / "collimate.toml"
-    python = openenv_pythons[request.param]
-    config.write_text(CONFIG.format(python=python, data=data))
+    config.write_text(CONFIG.format(python=python, data=folder / "data"))
     with ExitStack() as cleanup:
         try:
             daemon = start_daemon("--config", str(config))
@@ -82,8 +69,25 @@ def world(
             pytest.skip(f"no isolated sandboxes on this machine: {exc}")
         cleanup.callback(shutil.rmtree, daemon.folder, ignore_errors=True)
         cleanup.callback(daemon.stop)
-        gateway = start_gateway(cleanup, backend=f"unix:{daemon.socket_path}")
-        yield World(distribution=request.param, python=python, daemon=daemon, gateway=gateway)
+        address = f"unix:{daemon.socket_path}"
+        gateway = start_gateway(cleanup, backend=address)
+        jobs = {
+            **dict.fromkeys(("wide", "one_loop", "synchronous", "failures"), address),
+            **{name: f"{gateway.key('pro')}@{gateway.base_url}" for name in ("forwarded", "unknown_key")},
+            "refused": f"{gateway.key('demo')}@{gateway.base_url}",
+        }
+        done = subprocess.run(
+            [str(python), str(SCRIPT), *(f"{job}={where}" for job, where in jobs.items())],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr + daemon.log.read_text(errors="replace")
+        accounts = json.loads(done.stdout.splitlines()[-1])
+        assert accounts["version"] == distribution.partition("==")[2]
+        yield World(python=python, socket_path=daemon.socket_path, accounts=accounts, log=daemon.log)
 
 
 def as_they_should_be(episodes: list[Any]) -> None:
@@ -92,33 +96,29 @@ def as_they_should_be(episodes: list[Any]) -> None:
 
 
 def test_24_environments_at_once_and_no_session_left(world: World) -> None:
-    account = world.run("wide", world.address)
+    account = world.account("wide")
     assert account["at_once"] == 24
     assert len(account["episodes"]) == 24
     as_they_should_be(account["episodes"])
     assert account["left"] == 0
 
 
-def test_environments_that_share_a_loop(world: World) -> None:
-    account = world.run("one_loop", world.address)
+@pytest.mark.parametrize("job", ["one_loop", "forwarded"])
+def test_environments_that_share_a_loop_on_a_daemon_and_over_a_gateways_forwarded_ports(world: World, job: str) -> None:
+    account = world.account(job)
+    assert len(account["episodes"]) == 4
     as_they_should_be(account["episodes"])
     assert account["left"] == 0
 
 
 def test_without_a_loop(world: World) -> None:
-    account = world.run("synchronous", world.address)
+    account = world.account("synchronous")
     assert account["shown"] == "42\n"
     assert account["left"] == 0
 
 
-def test_over_a_gateway_through_forwarded_ports(world: World) -> None:
-    account = world.run("one_loop", f"{world.gateway.key('pro')}@{world.gateway.base_url}")
-    as_they_should_be(account["episodes"])
-    assert account["left"] == 0
-
-
 def test_what_cannot_be_had_is_raised_and_leaves_nothing(world: World) -> None:
-    account = world.run("failures", world.address)
+    account = world.account("failures")
     assert account["fates"] == {
         "unknown": ["CollimateError", "no_template"],
         "unhealthy": ["TimeoutError", None],
@@ -126,3 +126,38 @@ def test_what_cannot_be_had_is_raised_and_leaves_nothing(world: World) -> None:
         "other_port": ["CollimateError", "port_not_exposed"],
     }
     assert account["left"] == 0
+
+
+@pytest.mark.parametrize(("job", "code"), [("refused", "forbidden"), ("unknown_key", "unauthorized")])
+def test_what_a_gateway_refuses_is_raised_and_leaves_nothing(world: World, job: str, code: str) -> None:
+    account = world.account(job)
+    assert account["fate"] == ["GatewayError", code]
+    assert account["left"] == 0
+
+
+def run(world: World, folder: Path, *command: str, **env: str) -> str:
+    """A script under the distribution's Python: what it printed."""
+    done = subprocess.run(
+        [str(world.python), *command],
+        env={**os.environ, "PYTHONPATH": str(ROOT), **env},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr + world.log.read_text(errors="replace")
+    return done.stdout
+
+
+def test_the_example(world: World, tmp_path: Path) -> None:
+    printed = run(world, tmp_path, str(EXAMPLE / "run.py"), "--width", "6")
+    assert printed == "rewards: 1.0 0.0 0.5 1.0 0.0 0.5\nsessions left: 0\n"
+
+
+@pytest.mark.parametrize("fence", [fence for fence in fences() if fence.run == "openenv"], ids=str)
+def test_snippets_that_need_openenv(world: World, fence: Fence, tmp_path: Path) -> None:
+    (tmp_path / "snippet.py").write_text(fence.code)
+    printed = run(world, tmp_path, "snippet.py", COLLIMATE_SERVE_SOCKET=world.socket_path)
+    assert fence.prints is not None
+    assert printed == fence.prints, f"{fence} says that it prints otherwise"

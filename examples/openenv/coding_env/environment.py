@@ -41,14 +41,14 @@ class CodingEnvironment(Environment):
         self._namespace: dict[str, Any] = {"__name__": "__main__"}
         self._state = State(episode_id=episode_id or str(uuid.uuid4()), step_count=0)
 
-    def reset(self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any) -> CodeObservation:
+    def reset(self, seed: int | None = None, episode_id: str | None = None, **_: Any) -> CodeObservation:
         """An empty namespace; with a seed, `random` is seeded in it."""
         self._begin(episode_id)
         if seed is not None:
             exec(f"import random; random.seed({int(seed)})", self._namespace)
         return CodeObservation()
 
-    def step(self, action: CodeAction, timeout_s: float | None = None, **kwargs: Any) -> CodeObservation:
+    def step(self, action: CodeAction, **_: Any) -> CodeObservation:
         """Run the code. What it raises is told in stderr; the client's message timeout ends what never ends."""
         self._state.step_count += 1
         stdout, stderr = io.StringIO(), io.StringIO()
