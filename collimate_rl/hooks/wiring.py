@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import Protocol
+from typing import Final, Protocol
 
 from collimate_rl.grading.inline import InlineGrader
 from collimate_rl.transport import SessionClient, connect
 
-_graders: dict[tuple[int, str | None, str | None, int], InlineGrader] = {}
-_clients: dict[tuple[int, str | None, str | None], SessionClient] = {}
+_OF_CONNECT: Final = ("COLLIMATE_SERVE_SOCKET", "COLLIMATE_API_KEY", "COLLIMATE_SERVE_URL")
+"""What `connect` reads where the settings name no backend."""
+
+_graders: dict[tuple[object, ...], InlineGrader] = {}
+_clients: dict[tuple[object, ...], SessionClient] = {}
 _lock = threading.RLock()
 
 
@@ -27,7 +30,7 @@ class Endpoint(Protocol):
 
 def inline_grader(settings: Endpoint) -> InlineGrader:
     """One grader per process, endpoint and concurrency. Its client is a pool of sockets: bound to no loop."""
-    key = (os.getpid(), settings.base_url, settings.api_key, settings.concurrency)
+    key = (*_where(settings), settings.concurrency)
     with _lock:
         grader = _graders.get(key)
         if grader is None:
@@ -37,8 +40,13 @@ def inline_grader(settings: Endpoint) -> InlineGrader:
 
 def inline_client(settings: Endpoint) -> SessionClient:
     """One client per process and endpoint."""
-    key = (os.getpid(), settings.base_url, settings.api_key)
+    key = _where(settings)
     with _lock:
         if key not in _clients:
             _clients[key] = connect(settings.base_url, api_key=settings.api_key)
         return _clients[key]
+
+
+def _where(settings: Endpoint) -> tuple[object, ...]:
+    named = tuple(os.environ.get(name) for name in _OF_CONNECT)
+    return (os.getpid(), settings.base_url, settings.api_key, *named)
