@@ -30,7 +30,9 @@ def baked(gateway: RunningGateway, key: str, **fields: Any) -> tuple[dict[str, A
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("key", [None, "", "col_pro_12345678_short", make_key("pro").text])
+@pytest.mark.parametrize(
+    "key", [None, "", "col_pro_12345678_short", make_key("pro").text], ids=["none", "empty", "short", "of another"]
+)
 def test_only_known_keys_are_let_in_and_health_needs_none(local_gateway: RunningGateway, key: str | None) -> None:
     status, answer = local_gateway.call(key, "GET", "/v1/images")
     assert (status, answer["code"]) == (401, "unauthorized")
