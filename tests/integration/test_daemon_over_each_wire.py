@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
-import ssl
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 
@@ -15,63 +12,8 @@ from collimate_rl.client import CollimateClient
 from collimate_rl.errors import CollimateError
 from collimate_rl.sandbox import Sandbox
 from tests.fixtures.authority import Authority
+from tests.fixtures.fronts import Front
 from tests.fixtures.transports import build
-
-
-class Front:
-    """Accepts on TCP, with TLS where it has a context, and passes everything on to a unix socket."""
-
-    def __init__(self, target: str, tls: ssl.SSLContext | None) -> None:
-        self._target = target
-        self._tls = tls
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"{'http' if tls is None else 'https'}://localhost:{self._listener.getsockname()[1]}"
-        self._threads = [threading.Thread(target=self._accept)]
-        self._threads[0].start()
-
-    def close(self) -> None:
-        """After the clients have gone."""
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        for thread in self._threads:
-            thread.join(60)
-            assert not thread.is_alive()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                peer, _ = self._listener.accept()
-            except OSError:
-                return
-            thread = threading.Thread(target=self._serve, args=(peer,))
-            self._threads.append(thread)
-            thread.start()
-
-    def _serve(self, peer: socket.socket) -> None:
-        # One direction at a time, as HTTP/1.1 goes: a TLS socket is not for two threads at once.
-        with socket.socket(socket.AF_UNIX) as daemon:
-            daemon.connect(self._target)
-            with peer if self._tls is None else self._tls.wrap_socket(peer, server_side=True) as client:
-                client.settimeout(0.02)
-                daemon.settimeout(0.02)
-                while _moved(client, daemon) and _moved(daemon, client):
-                    pass
-
-
-def _moved(source: socket.socket, sink: socket.socket) -> bool:
-    """Pass on what is there; False once the source has ended."""
-    while True:
-        try:
-            piece = source.recv(1 << 16)
-        except TimeoutError:
-            return True
-        except OSError:
-            return False
-        if not piece:
-            return False
-        sink.settimeout(60)
-        sink.sendall(piece)
-        sink.settimeout(0.02)
 
 
 @pytest.fixture(params=["std-unix", "std-tcp", "std-tls", "requests-tcp", "requests-tls"])
