@@ -14,7 +14,10 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from openenv.core.generic_client import GenericEnvClient
+try:
+    from openenv.core.generic_client import GenericEnvClient
+except ModuleNotFoundError:
+    sys.exit("this example needs OpenEnv: pip install 'collimate-rl[local,openenv]'")
 
 from collimate_rl import CollimateClient
 from collimate_rl.local_backend import LocalCollimateBackend, Template

@@ -15,7 +15,7 @@ from collimate_rl.errors import CollimateDrainingError, CollimateError, Unreacha
 from collimate_rl.gateway import GatewayClient
 from collimate_rl.openenv import CollimateProvider, collimate_provider, image_to_template
 from collimate_rl.openenv.readiness import wait_until_healthy
-from tests.fixtures.scripted_server import ScriptedServer, answer, hang_up, refuse
+from tests.fixtures.scripted_server import ScriptedServer, answer, drip, frame, hang_up, refuse
 
 CREATED = {"session_id": "s1", "template_id": "coding-env", "endpoints": {"8000": "127.0.0.1:4000"}}
 DELETED = {"deleted": True, "session_id": "s1"}
@@ -289,6 +289,12 @@ def test_a_server_that_never_is_ready_costs_its_session(server: ScriptedServer) 
         assert asked(server)[-1] == ("DELETE", "/v1/sessions/s1")
         provider.stop_container()
         assert len(server.requests) == 2
+
+
+def test_a_server_that_answers_byte_by_byte_holds_nobody_up(server: ScriptedServer) -> None:
+    server.default = drip(frame(b"{}" * 10_000), 0.01)
+    with pytest.raises(TimeoutError, match=r"within 0\.3 s"):
+        CollimateProvider(ready_timeout=0.3).wait_for_ready(server.base_url)
 
 
 def test_an_address_that_cannot_be_costs_the_session_too(server: ScriptedServer) -> None:
