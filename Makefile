@@ -10,7 +10,7 @@ JOBS ?= 3
 CHAOS_SEED ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test fast lint bench chaos soak clean
+.PHONY: help setup demo examples test fast lint bench chaos soak clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,6 +26,9 @@ $(STAMP): pyproject.toml
 
 demo: $(STAMP)  ## The main job on this machine: Redis, sandbox daemon and worker, groups of candidates graded
 	$(BIN)/collimate demo
+
+examples: $(STAMP)  ## A fake policy under each framework's hook: slime, SkyRL, TRL, verl (OpenEnv has a venv of its own)
+	for name in slime skyrl trl verl; do echo "$$name:" && $(BIN)/python examples/$$name/run.py || exit 1; done
 
 test: $(STAMP)  ## The whole test suite, with real servers, daemon and workers
 	$(BIN)/python -m pytest -q tests -n $(JOBS) --dist loadfile
