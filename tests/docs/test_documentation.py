@@ -60,7 +60,8 @@ def everything() -> str:
 @pytest.mark.parametrize("fence", [f for f in fences() if f.language == "python"], ids=str)
 def test_python_snippets_compile_and_say_what_they_need(fence: Fence) -> None:
     compile(fence.code, str(fence), "exec")
-    assert fence.run in {"tour", "daemon", "gateway", "queue", "openenv"}, "a test runs each: put <!-- run: … --> above it"
+    known = {"tour", "daemon", "gateway", "queue", "openenv"}
+    assert fence.run in known, "a test runs each: put <!-- run: … --> above it"
 
 
 @pytest.mark.parametrize("fence", [f for f in fences() if f.language == "sh"], ids=str)
@@ -121,6 +122,28 @@ def test_every_error_outcome_and_code_is_documented() -> None:
 def test_every_public_name_is_documented() -> None:
     text = "\n".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs" / "reference").glob("*.md")))
     missing = [name for name in collimate_rl.__all__ if not re.search(rf"`(?:\w+\.)?{name}\b", text)]
+    assert not missing, f"docs/reference lacks {', '.join(missing)}"
+
+
+INNER = {"AssertReward.digest", "AssertReward.random_seed"}
+"""Members that only the product's own code asks for."""
+
+
+def test_every_member_of_a_public_class_is_documented() -> None:
+    text = "\n".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs" / "reference").glob("*.md")))
+    spans = re.findall(r"`[^`]+`", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE))
+    said = set(re.findall(r"\w+", " ".join(spans)))
+    members = {
+        f"{name}.{member}"
+        for name in collimate_rl.__all__
+        if inspect.isclass(cls := getattr(collimate_rl, name))
+        for base in cls.__mro__
+        if base.__module__.startswith("collimate_rl.")
+        for member in {*vars(base), *getattr(base, "__dataclass_fields__", ())}
+        if not member.startswith("_")
+    }
+    missing = sorted(member for member in members - INNER if member.partition(".")[2] not in said)
+    assert len(members) > 200
     assert not missing, f"docs/reference lacks {', '.join(missing)}"
 
 

@@ -150,6 +150,7 @@ def run(world: World, folder: Path, *command: str, **env: str) -> str:
     return done.stdout
 
 
+@pytest.mark.parametrize("world", DISTRIBUTIONS[:1], indirect=True)
 def test_the_example(world: World, tmp_path: Path) -> None:
     printed = run(world, tmp_path, str(EXAMPLE / "run.py"), "--width", "6")
     assert printed == "rewards: 1.0 0.0 0.5 1.0 0.0 0.5\nsessions left: 0\n"
