@@ -2,11 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
+from collimate_rl.hooks.blocking import wait_for
 from collimate_rl.trl.core import TrlHook
 from producer.wiring import groups_in_flight, queued_grader
 
 _hook = TrlHook(queued_grader, groups_in_flight=groups_in_flight)
 
-reward_func = _hook.function()
-async_reward_func = _hook.async_function()
+
+def reward_func(
+    prompts: Sequence[Any],
+    completions: Sequence[Any],
+    completion_ids: Any = None,  # noqa: ARG001 - the text is enough
+    **columns: Any,
+) -> list[float | None]:
+    """As `collimate_rl.trl.reward_func`."""
+    return wait_for(_hook.rewards(prompts, completions, columns))
+
+
+async def async_reward_func(
+    prompts: Sequence[Any],
+    completions: Sequence[Any],
+    completion_ids: Any = None,  # noqa: ARG001 - as above
+    **columns: Any,
+) -> list[float | None]:
+    """As `reward_func`; TRL runs it beside its other asynchronous reward functions."""
+    return await _hook.rewards(prompts, completions, columns)
+
+
 make_reward_func = _hook.make

@@ -40,44 +40,29 @@ class TrlHook:
         self._scorer = GroupScorer(grader_for, groups_in_flight=groups_in_flight)
 
     def make(self, *, is_async: bool = False, **settings: Any) -> RewardFunc | AsyncRewardFunc:
-        """A reward function with `settings` (the fields of `HookSettings`), which win over the environment."""
+        """A reward function, or a coroutine function, with `settings` (the fields of `HookSettings`), which win over
+        the environment. ValueError for settings that do not fit."""
         HookSettings.read(settings, **_DEFAULTS)
-        return self.async_function(settings) if is_async else self.function(settings)
-
-    def function(self, given: Mapping[str, Any] | None = None) -> RewardFunc:
-        """The plain function: it returns when the batch is graded."""
-        hook = self
 
         def reward_func(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float | None]:
-            """A reward from 0.0 to 1.0 per completion, in order; None where infra trouble left one ungraded.
-
-            Raises ValueError for rows without usable ground truth, RunMisconfigured for what no retry heals.
-            """
-            return wait_for(hook.rewards(prompts, completions, columns, given or {}))
-
-        return reward_func
-
-    def async_function(self, given: Mapping[str, Any] | None = None) -> AsyncRewardFunc:
-        """The same as a coroutine function, which TRL runs beside its other asynchronous reward functions."""
-        hook = self
+            return wait_for(self.rewards(prompts, completions, columns, settings))
 
         async def async_reward_func(
             prompts: Sequence[Any], completions: Sequence[Any], **columns: Any
         ) -> list[float | None]:
-            """As `reward_func`."""
-            return await hook.rewards(prompts, completions, columns, given or {})
+            return await self.rewards(prompts, completions, columns, settings)
 
-        return async_reward_func
+        return async_reward_func if is_async else reward_func
 
     async def rewards(
         self,
         prompts: Sequence[Any] | None,
         completions: Sequence[Any],
         columns: Mapping[str, Any],
-        given: Mapping[str, Any],
+        given: Mapping[str, Any] | None = None,
     ) -> list[float | None]:
         """One reward or None per completion, in order."""
-        settings = HookSettings.read(given, **_DEFAULTS)
+        settings = HookSettings.read(given or {}, **_DEFAULTS)
         rows = rows_of(columns, len(completions))
         asked = list(prompts) if prompts is not None else [""] * len(completions)
         if len(asked) != len(completions):

@@ -51,8 +51,7 @@ class VerlHook:
         truth = without_gaps(found) if found is not None else ground_truth_of(info)
         if truth is None:
             raise ValueError(f"{name} has no ground truth: neither in reward_model.ground_truth nor in extra_info")
-        shared = truth if isinstance(truth, str) else repr(truth)
-        member = Member(completion=text_of(solution_str), seed=seed_for(settings, [info], shared, name), name=name)
+        member = Member(completion=text_of(solution_str), seed=seed_for(settings, [info], truth, name), name=name)
         (score,) = await self._scorer.scores(
             settings, truth, [member], about=name, infra_budget_s=settings.infra_budget_s
         )

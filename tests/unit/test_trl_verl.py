@@ -6,6 +6,7 @@ import asyncio
 import importlib.util
 import inspect
 import json
+import pickle
 from typing import Any
 
 import numpy as np
@@ -50,12 +51,13 @@ def test_trl_names_its_metrics_after_the_functions(module: Any) -> None:
     assert not inspect.iscoroutinefunction(module.reward_func)
     assert module.async_reward_func.__name__ == "async_reward_func"
     assert inspect.iscoroutinefunction(module.async_reward_func)
+    assert pickle.loads(pickle.dumps(module.reward_func)) is module.reward_func
 
 
 def test_trl_siblings_are_one_group_and_infra_trouble_abstains() -> None:
     grader = FakeGrader(judge)
     logged: list[tuple[str, float]] = []
-    rewards = TrlHook(lambda _settings: grader).function()(
+    rewards = TrlHook(lambda _settings: grader).make()(
         prompts=["Square x."] * 3 + ["Square y."] * 2,
         completions=[RIGHT, UNLUCKY, WRONG, WRONG, RIGHT],
         completion_ids=[[1]] * 5,
@@ -74,7 +76,7 @@ def test_trl_async_and_a_call_inside_a_running_loop() -> None:
     columns = {"prompts": ["p"], "completions": [RIGHT], "ground_truth": [CASES]}
 
     async def run() -> tuple[Any, Any]:
-        return await hook.async_function()(**columns), hook.function()(**columns)
+        return await hook.make(is_async=True)(**columns), hook.make()(**columns)
 
     assert asyncio.run(run()) == ([1.0], [1.0])
 
@@ -87,7 +89,7 @@ def test_trl_reads_known_columns_and_continues_humanevals_prompt() -> None:
         "entry_point": ["double"],
         "test_list": [None],
     }
-    assert TrlHook(lambda _settings: grader).function()([prompt], ["    return x + x\n"], **columns) == [1.0]
+    assert TrlHook(lambda _settings: grader).make()([prompt], ["    return x + x\n"], **columns) == [1.0]
     assert grader.requests[0].spec.to_wire()["prompt"] == prompt
 
 
@@ -104,9 +106,7 @@ def test_trl_a_factory_takes_settings_and_refuses_strange_ones() -> None:
 
 def test_trl_counts_that_do_not_fit_are_an_error() -> None:
     with pytest.raises(ValueError, match="2 prompts for 1"):
-        TrlHook(lambda _settings: FakeGrader()).function()(
-            prompts=["a", "b"], completions=[RIGHT], ground_truth=[CASES]
-        )
+        TrlHook(lambda _settings: FakeGrader()).make()(prompts=["a", "b"], completions=[RIGHT], ground_truth=[CASES])
 
 
 # -- verl
