@@ -17,7 +17,7 @@ import shlex
 from collections.abc import Callable
 from typing import Final
 
-from collimate_rl.errors import CollimateError, TransferError
+from collimate_rl.errors import CollimateError, GuestFileError, TransferError
 
 CHUNK_BASE64: Final = 96 * 1024
 CHUNK_BYTES: Final = CHUNK_BASE64 // 4 * 3
@@ -40,12 +40,16 @@ _FAULTS = {
     _NOT_READABLE: "the file may not be read",
     _TOO_LARGE: f"the file is larger than {MAX_DOWNLOAD_BYTES} bytes",
 }
+_NOT_THE_GUESTS: Final = frozenset({-1, 127, _WRONG_SIZE, _WRONG_DIGEST, _LOST_TEMPORARY})
+_KILLED: Final = 128
+"""From here on a shell's exit code is the signal that ended a command."""
 
 
 def upload(shell: Shell, path: str, data: bytes) -> None:
     """Write `data` to `path`, whose folder must exist. On any failure the target is as it was, and nothing is left.
 
-    Raises `TransferError` when the sandbox could not take the file, and lets the shell's infra errors through.
+    Raises `TransferError` when the sandbox could not take the file (`GuestFileError` where it says why), and lets the
+    shell's infra errors through.
     """
     target = _operand(path)
     temporary = f"{target}.{secrets.token_hex(8)}.part"
@@ -53,7 +57,7 @@ def upload(shell: Shell, path: str, data: bytes) -> None:
         for script in _upload_scripts(target, temporary, data):
             exit_code, output = shell(script)
             if exit_code != 0:
-                raise TransferError(f"upload of {path!r} failed: {_fault(exit_code, output)}")
+                raise _fault(f"upload of {path!r}", exit_code, output)
     except BaseException:
         try:
             shell(f"rm -f {shlex.quote(temporary)}")
@@ -64,7 +68,10 @@ def upload(shell: Shell, path: str, data: bytes) -> None:
 
 
 def download(shell: Shell, path: str) -> bytes:
-    """The bytes of a regular file of at most 11 MiB. Raises `TransferError` for anything less than all of it."""
+    """The bytes of a regular file of at most 11 MiB. Raises `TransferError` for anything less than all of it.
+
+    `GuestFileError` where there is no such file, or it cannot be had.
+    """
     begin, end = f"--{secrets.token_hex(16)}--", f"--{secrets.token_hex(16)}--"
     exit_code, output = shell(
         "\n".join(
@@ -83,7 +90,7 @@ def download(shell: Shell, path: str) -> bytes:
         )
     )
     if exit_code != 0:
-        raise TransferError(f"download of {path!r} failed: {_fault(exit_code, output)}")
+        raise _fault(f"download of {path!r}", exit_code, output)
     frames = re.findall(rf"^{begin} ([0-9a-f]{{64}})\n([^\n]*)\n{end}$", output, re.MULTILINE)
     if len(frames) != 1 or output.count(begin) != 1:
         raise TransferError(f"download of {path!r} failed: the frame did not arrive whole")
@@ -132,7 +139,10 @@ def _operand(path: str) -> str:
     return path if path.startswith("/") else f"./{path}"
 
 
-def _fault(exit_code: int, output: str) -> str:
+def _fault(what: str, exit_code: int, output: str) -> TransferError:
     known = _FAULTS.get(exit_code, f"exit code {exit_code}")
     said = output.strip()[-500:]
-    return f"{known}: {said}" if said else known
+    message = f"{what} failed: {known}: {said}" if said else f"{what} failed: {known}"
+    if exit_code in _NOT_THE_GUESTS or exit_code >= _KILLED:
+        return TransferError(message)
+    return GuestFileError(message, exit_code, output)

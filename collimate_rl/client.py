@@ -23,7 +23,10 @@ from collimate_rl._http import HttpPool
 from collimate_rl._retry import IDEMPOTENT, NON_IDEMPOTENT, RetryPolicy, Sleep, Uniform
 from collimate_rl._sockets import ClientCert
 from collimate_rl._transport import Sender, Transport
-from collimate_rl.errors import CollimateError, MalformedAnswer
+from collimate_rl.errors import CollimateDrainingError as CollimateDrainingError
+from collimate_rl.errors import CollimateError as CollimateError
+from collimate_rl.errors import CollimateTaskError as CollimateTaskError
+from collimate_rl.errors import MalformedAnswer
 
 DEFAULT_BASE_URL: Final = "http://127.0.0.1:8080"
 SESSION_SOCKET: Final = "/run/collimate-session/serve.sock"

@@ -10,6 +10,7 @@
     │   └── TemplateBakeFailed      a template ended in the phase Failed; .status says why
     ├── TransferError               file IO with a sandbox did not arrive whole
     ├── CollimateTaskError          a command failed inside the guest: the task's own doing
+    │   └── GuestFileError          (a TransferError too) the guest has no such file, or cannot take it
     ├── SandboxKilled               a candidate brought its sandbox down, twice: its own doing
     └── QueueError                  the queue's side
         ├── RedisUnavailable        the server cannot be reached
@@ -143,6 +144,15 @@ class CollimateTaskError(CollimateError):
     @property
     def is_infra(self) -> bool:
         return False
+
+
+class GuestFileError(TransferError, CollimateTaskError):
+    """What the guest said to a transfer: no such file, no folder to put it in, a full disk. Not the wire's doing."""
+
+    def __init__(self, message: str, exit_code: int, output: str) -> None:
+        CollimateError.__init__(self, message)
+        self.exit_code = exit_code
+        self.output = output
 
 
 class SandboxKilled(CollimateError):

@@ -14,7 +14,7 @@ from collimate_rl.gateway import GatewayClient
 from collimate_rl.sandbox import WARM_FORK_MS
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class NodePool:
     """The forks of one node; `templates` are the ids that it reports on."""
 
@@ -29,7 +29,7 @@ class NodePool:
         return self.warm + self.frozen
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class FleetStatus:
     """One look at the fleet. `missing` are ids that the gateway does not know; `raw` is its answers by id.
 

@@ -22,7 +22,9 @@ from collimate_rl._gateway_transport import transport_for
 from collimate_rl._retry import RetryPolicy, Sleep, Uniform
 from collimate_rl._sockets import ClientCert
 from collimate_rl._transport import Sender, Transport
-from collimate_rl.errors import CollimateError, GatewayError
+from collimate_rl.errors import CollimateError
+from collimate_rl.errors import DemoTierLimit as DemoTierLimit
+from collimate_rl.errors import GatewayError as GatewayError
 
 if TYPE_CHECKING:
     from collimate_rl.template import Env, Ready, Session

@@ -27,7 +27,8 @@ _log = logging.getLogger(__name__)
 class Session(Sandbox):
     """A sandbox of `template` on a gateway; created on `start` or on entering the context, deleted on leaving it.
 
-    `label` and `labels` name it, `secret_refs` are put into its environment by the gateway and are in no template.
+    Without a `client` it is a `GatewayClient` with the environment's key. `label` and `labels` name it, `secret_refs`
+    are put into its environment by the gateway and are in no template.
     `Session.attach(client, id)` and `Session.adopt(client, id)` take over one that is there.
     """
 
@@ -37,7 +38,7 @@ class Session(Sandbox):
         self,
         template: str,
         *,
-        client: GatewayClient,
+        client: GatewayClient | None = None,
         egress: Mapping[str, Any] | None = None,
         default_timeout: int = DEFAULT_TIMEOUT,
         keep_on_error: bool = False,
@@ -48,7 +49,7 @@ class Session(Sandbox):
     ) -> None:
         super().__init__(
             template,
-            client=client,
+            client=client or GatewayClient(),
             egress=egress,
             default_timeout=default_timeout,
             keep_on_error=keep_on_error,

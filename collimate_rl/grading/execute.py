@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol
 
-from collimate_rl.errors import CollimateError
+from collimate_rl.errors import CollimateError, GuestFileError, TransferError
 from collimate_rl.sandbox import ExecResult, Sandbox
 from collimate_rl.transport import SessionClient
 
@@ -122,7 +122,11 @@ def run_in_sandbox(sandbox: Sandbox, request: ExecRequest) -> ExecResult:
     if size > MAX_COMPOSED:
         raise CollimateError(f"a program of {size} bytes does not fit into one exec", 413, "command_too_large")
     for path, content in large:
-        sandbox.upload_bytes(posixpath.normpath(path), content.encode("utf-8", "surrogatepass"))
+        try:
+            sandbox.upload_bytes(posixpath.normpath(path), content.encode("utf-8", "surrogatepass"))
+        except GuestFileError as error:
+            # Before any candidate's code has run: here the guest's state is the infrastructure's.
+            raise TransferError(error.message) from error
     return sandbox.exec(
         code=request.code,
         files=[{"path": path, "content": content} for path, content in small],

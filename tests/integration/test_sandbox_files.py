@@ -13,7 +13,7 @@ import pytest
 
 from collimate_rl._transfer import MAX_DOWNLOAD_BYTES
 from collimate_rl.client import CollimateClient
-from collimate_rl.errors import TransferError
+from collimate_rl.errors import CollimateTaskError, TransferError
 from collimate_rl.grading.execute import MAX_COMPOSED
 from collimate_rl.rewards import UnitTestReward, grade, grade_batch
 from collimate_rl.sandbox import Sandbox
@@ -102,7 +102,8 @@ def test_what_cannot_be_downloaded(sandbox: Sandbox) -> None:
         with pytest.raises(TransferError, match=words) as caught:
             sandbox.download(path)
         assert repr(path) in str(caught.value)
-        assert caught.value.is_infra
+        assert isinstance(caught.value, CollimateTaskError)
+        assert not caught.value.is_infra
 
 
 def test_what_cannot_be_uploaded(sandbox: Sandbox) -> None:

@@ -117,8 +117,28 @@ SIGNATURES = {
     "grade": "(client, template_id, candidate, spec, *, seed=None, timeout_seconds=30, session_id=None",
     "grade_batch": "(client, template_id, candidates, spec, *, seeds=None, timeout_seconds=30, concurrency=24, "
     "on_infra_error='raise'",
+    "AssertReward": "(test, *, entry=None, prompt='', setup='', reference=None, per_assert=False, case_timeout_s=None, "
+    "max_cases=None)",
+    "StdioReward": "(cases, *, compare='lines', tolerance=None",
     "UnitTestReward": "(tests, entry='solve'",
     "PropertyReward": "(reference, generator, k=16, entry='solve'",
+    "GradeResult": "(reward, seed=None, seed_ack=None, exit_code=0, fork_time_ms=0.0, exec_time_ms=0.0, raw=<factory>, "
+    "infra_error=False, outcome=None, error_code=None",
+    "ExecResult": "(stdout, stderr, exit_code, fork_time_ms=0.0, exec_time_ms=0.0, total_time_ms=0.0, seed=None, "
+    "seed_ack=None, raw=<factory>)",
+    "TemplateStatus": "(id, name, image, phase, declared, warm, frozen, per_node, converge_state, bake_mode, error, "
+    "build_fails",
+    "FleetStatus": "(templates, nodes, missing, declared, warm, frozen, warm_hit=None, raw=<factory>)",
+    "NodePool": "(node, warm, frozen, templates)",
+    "LocalCollimateBackend": "(templates=None, host='127.0.0.1', port=0, endpoints_fn=None, drop_session_id=False",
+    "CollimateClient.delete_session": "(self, session_id)",
+    "GatewayClient.create_template": "(self, name, image, *, ready=None, width=1, cold_fraction=None, expected_width=",
+    "GatewayClient.create_sandbox": "(self, template, *, label=None, labels=None, egress=None, secret_refs=None)",
+    "Sandbox.connect_url": "(self, port, *, ttl_seconds=600",
+    "CollimateError": "(message, status=None, error_code=None)",
+    "CollimateTaskError": "(exit_code, output)",
+    "GatewayError": "(message, status=None, code=None)",
+    "rollout_once": "(template, command=None, *",
 }
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from collimate_rl._transfer import CHUNK_BYTES, MAX_DOWNLOAD_BYTES, download, upload
-from collimate_rl.errors import AmbiguousError, TransferError
+from collimate_rl.errors import AmbiguousError, CollimateTaskError, GuestFileError, TransferError
 
 SHELLS = [argv for argv in (["dash"], ["bash"], ["busybox", "sh"]) if shutil.which(argv[0])]
 
@@ -133,8 +133,11 @@ def test_targets_that_cannot_be(shell: LocalShell) -> None:
     (shell.folder / "folder").mkdir()
     with pytest.raises(TransferError, match="directory"):
         upload(shell, "folder", b"x")
-    with pytest.raises(TransferError):
+    with pytest.raises(GuestFileError) as caught:
         upload(shell, "none/f", b"x")
+    assert isinstance(caught.value, CollimateTaskError)
+    assert not caught.value.is_infra
+    assert caught.value.exit_code in (1, 2)
     for path in ("", "folder/", "nul\0", "\udcff"):
         with pytest.raises(ValueError):
             upload(shell, path, b"x")
@@ -147,8 +150,16 @@ def test_downloads_that_cannot_be(shell: LocalShell) -> None:
     with open(shell.folder / "large", "wb") as large:
         large.truncate(MAX_DOWNLOAD_BYTES + 1)
     for path, words in (("none", "no such"), ("folder", "no regular file"), ("large", "larger")):
-        with pytest.raises(TransferError, match=words):
+        with pytest.raises(GuestFileError, match=words):
             download(shell, path)
+
+
+@pytest.mark.parametrize(("exit_code", "is_infra"), [(-1, True), (127, True), (92, True), (137, True), (95, False)])
+def test_what_is_not_the_guests_state_is_infra(exit_code: int, is_infra: bool) -> None:
+    for transfer in (lambda shell: download(shell, "f"), lambda shell: upload(shell, "f", b"x")):
+        with pytest.raises(TransferError) as caught:
+            transfer(lambda _: (exit_code, ""))
+        assert caught.value.is_infra is is_infra
 
 
 @pytest.mark.parametrize(
