@@ -41,3 +41,9 @@ def test_other_files_of_the_packages_are_package_data() -> None:
                 name = path.relative_to(ROOT).as_posix()
                 known = name in patterns or re.fullmatch(r"collimate_rl/(data/\w+\.jsonl|queue/scripts/\w+\.lua)", name)
                 assert known, f"{name} is in no package-data pattern of pyproject.toml"
+
+
+def test_test_modules_have_names_of_their_own() -> None:
+    """They are imported by name alone: of two that share one, the second is not collected."""
+    names = [module.name for module in (ROOT / "tests").rglob("test_*.py")]
+    assert sorted(set(names)) == sorted(names)
