@@ -165,7 +165,7 @@ class HttpPool:
             if not is_whole and not is_fresh:
                 raise UnreachableError(f"{self.endpoint}: {method} {path}: an idle connection had closed") from exc
             raise AmbiguousError(f"{self.endpoint}: {what}: {str(exc) or type(exc).__name__}") from exc
-        except http.client.HTTPException as exc:
+        except (http.client.HTTPException, ValueError) as exc:  # ValueError: a chunk of negative length, for one
             raise MalformedAnswer(
                 f"{self.endpoint}: {method} {path}: the answer is not HTTP as this client takes it "
                 f"({type(exc).__name__}: {str(exc)[:200]}); is this the right address?"

@@ -267,7 +267,7 @@ class RequestsTransport:
             raise http.client.HTTPException(f"an answer of {length} bytes, where {limit} are the limit")
         pieces = []
         total = 0
-        while piece := response.raw.read(_PIECE, decode_content=False):
+        while piece := _piece(response):
             pieces.append(piece)
             total += len(piece)
             if total > limit:
@@ -300,6 +300,14 @@ class RequestsTransport:
             with self._guard:
                 adapter = self._by_pid.setdefault(pid, _Adapter(pool_maxsize=MAX_IDLE))
         return adapter
+
+
+def _piece(response: requests.Response) -> bytes:
+    try:
+        piece: bytes = response.raw.read(_PIECE, decode_content=False)
+    except ValueError as exc:  # a chunk of negative length, for one
+        raise http.client.HTTPException(f"no body as HTTP has them: {exc}") from exc
+    return piece
 
 
 def _ca_bundle() -> str | None:
