@@ -158,7 +158,7 @@ class CodeEpisode:
         if on_public is not None and on_public.failure is not None:
             raise_what_cannot_heal(self._name(), on_public.failure)
             log.warning("the public tests of %s were not run: %s", self._name(), on_public.failure.message)
-        return feedback(score, public, on_public, self._settings.entry)
+        return feedback(text_of(action), score, public, on_public, self._settings.entry)
 
     def _account(self, score: GroupScore) -> dict[str, Any]:
         return {

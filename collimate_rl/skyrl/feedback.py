@@ -7,7 +7,8 @@ from typing import Any, Final
 
 from collimate_rl.grading.grader import GroupScore
 from collimate_rl.hooks.rows import TRUTH_COLUMNS
-from collimate_rl.rewards import StdioReward, UnitTestReward, reward_spec_from_ground_truth
+from collimate_rl.rewards import StdioReward, UnitTestReward, extract_code, reward_spec_from_ground_truth
+from collimate_rl.syntax import parse
 
 SHOWN_CASES: Final = 5
 SHOWN_CHARS: Final = 1000
@@ -26,9 +27,9 @@ def public_tests_of(extras: Mapping[str, Any]) -> Any:
     return None
 
 
-def feedback(score: GroupScore, public: Any, on_public: GroupScore | None, entry: str) -> str:
-    """The next observation. Of hidden tests it tells how many failed and how, and what the candidate's own code did,
-    never an input or an expected value; of public ones that failed it shows both."""
+def feedback(answer: str, score: GroupScore, public: Any, on_public: GroupScore | None, entry: str) -> str:
+    """The next observation. Of hidden tests it tells which failed and how they ended, and nothing that the candidate
+    returned, printed or raised in them: it could return its input. Of public ones that failed it shows both."""
     lines = [f"Your answer failed: {score.outcome}."]
     if score.cases_total:
         lines[0] = f"Your answer passed {score.cases_passed} of {score.cases_total} tests."
@@ -36,12 +37,15 @@ def feedback(score: GroupScore, public: Any, on_public: GroupScore | None, entry
         lines += [f"- test {n}: {outcome}" for n, outcome in failing[:SHOWN_CASES]]
         if len(failing) > SHOWN_CASES:
             lines.append(f"- and {len(failing) - SHOWN_CASES} more")
-    if score.detail:
-        lines.append(_short(score.detail))
+    fault = _syntax_error(answer, entry)
+    if fault:
+        lines.append(_short(fault))
     if on_public is not None and on_public.failure is None:
         shown = list(_public_failures(public, on_public, entry))[:SHOWN_CASES]
         if shown:
             lines += ["Public tests that failed:", *shown]
+            if on_public.detail and not fault:
+                lines.append(_short(on_public.detail))
     lines.append("Correct it, and answer with the whole program.")
     return "\n".join(lines)
 
@@ -59,6 +63,20 @@ def _public_failures(public: Any, score: GroupScore, entry: str) -> Iterator[str
         elif isinstance(spec, StdioReward):
             case = spec.cases[n]
             yield _short(f"- input {case['stdin']!r} should print {case['stdout']!r}: {outcome}")
+
+
+def _syntax_error(answer: str, entry: str) -> str | None:
+    """Why the code does not parse, which says nothing about any test; None where it does."""
+    code = extract_code(answer, entry=entry)
+    if code[:1] in (" ", "\t"):
+        code = "def body():\n" + code  # a bare body, as HumanEval's prompts are continued
+    try:
+        parse(code)
+    except SyntaxError as error:
+        return f"SyntaxError: {error.msg}" + (f": {error.text.strip()}" if error.text else "")
+    except (ValueError, RecursionError, MemoryError):
+        return "the code cannot be parsed"
+    return None
 
 
 def _short(text: str) -> str:

@@ -169,6 +169,15 @@ def test_skyrl_corrects_itself_over_turns(package: str) -> None:
     assert env.get_metrics()["turns"] == 2
 
 
+def test_skyrl_shows_no_input_of_a_hidden_test(package: str) -> None:
+    hidden = [{"input": ["canary-in"], "expected": "canary-out"}]
+    env = skyrl_env(package, max_turns=4, reward_spec={"ground_truth": hidden})
+    for body in ("return x", "raise ValueError(x)", "print(x)", "import sys; sys.exit(x)"):
+        answer = env.step(f"```python\ndef solve(x):\n    {body}\n```")
+        assert answer["reward"] == 0.0
+        assert "canary" not in str(answer["observations"])
+
+
 def test_skyrl_reuses_one_session_and_leaves_none(daemon_socket: str) -> None:
     client = CollimateClient(unix_socket=daemon_socket)
     before = len(client.list_sessions())

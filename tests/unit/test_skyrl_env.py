@@ -57,7 +57,7 @@ class CasesGrader:
         return GroupScore(
             reward=1 / total,
             outcome="wrong_answer",
-            detail="case 2 of 2: wrong_answer: returned 3",
+            detail="case 2 of 2: wrong_answer: returned 123457",
             cases=cases,
             cases_total=total,
             cases_passed=1,
@@ -173,6 +173,23 @@ def test_public_tests_that_fail_are_shown_with_what_they_want(monkeypatch: pytes
     content = env.step(WRONG)["observations"][0]["content"]
     assert "solve(6) should return 36: wrong_answer" in content
     assert "solve(0)" not in content
+
+
+def test_a_syntax_error_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    graded_by(CasesGrader(), monkeypatch)
+    env = make({"max_turns": 2})
+    env.init(CHAT)
+    content = env.step("```python\ndef solve(x)\n    return x\n```")["observations"][0]["content"]
+    assert "SyntaxError: expected ':': def solve(x)" in content
+
+
+def test_a_bare_body_is_no_syntax_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    graded_by(FakeGrader(lambda _candidate: 0.0), monkeypatch)
+    truth = {"prompt": "def f(x):\n", "test": "def check(f):\n    assert f(1) == 2\n", "entry_point": "f"}
+    env = make({"reward_spec": {"ground_truth": truth}, "max_turns": 2})
+    env.init(CHAT)
+    content = env.step("    return x\n")["observations"][0]["content"]
+    assert content == "Your answer failed: wrong_answer.\nCorrect it, and answer with the whole program."
 
 
 @pytest.mark.parametrize(
