@@ -11,7 +11,12 @@ from typing import BinaryIO
 
 from collimate_rl.errors import CollimateError
 from collimate_rl.protocol.codes import SEED_MODES
-from collimate_rl.queue.batches import DEFAULT_WINDOW
+
+try:
+    from collimate_rl.queue.batches import DEFAULT_WINDOW
+except ModuleNotFoundError as missing:
+    print(f"producer: {missing}", file=sys.stderr)
+    raise SystemExit(2) from missing
 from producer.producer import Producer
 from producer.submit_file import EXIT_BAD_INPUT, Defaults, FileRun
 

@@ -51,7 +51,14 @@ def bare_python(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    "what", [["-c", "import producer"], ["-c", "import producer.slime"], ["-m", "worker"]], ids=" ".join
+    "what",
+    [
+        ["-c", "from producer import Producer"],
+        ["-c", "import producer.slime"],
+        ["-m", "producer", "submit", "x"],
+        ["-m", "worker"],
+    ],
+    ids=" ".join,
 )
 def test_the_queue_names_the_extra_that_it_needs(bare_python: str, tmp_path: Path, what: list[str]) -> None:
     environment = {key: value for key, value in os.environ.items() if not re.match("PYTHON|COLLIMATE|VIRTUAL", key)}
@@ -60,6 +67,7 @@ def test_the_queue_names_the_extra_that_it_needs(bare_python: str, tmp_path: Pat
     )
     assert done.returncode != 0
     assert "pip install 'collimate-rl[" in done.stderr.splitlines()[-1]
+    assert what[0] != "-m" or len(done.stderr.splitlines()) == 1
 
 
 def test_the_core_grades_in_a_bare_environment(bare_python: str, daemon_socket: str, tmp_path: Path) -> None:
