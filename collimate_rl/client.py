@@ -247,7 +247,8 @@ def exec_body(
     if command is not None:
         body["command"] = command
     if commands is not None:
-        body["commands"] = [list(argv) for argv in commands]
+        # A text among them goes as it is, for the server to refuse: as a list it would be an argv of letters.
+        body["commands"] = [argv if isinstance(argv, str) else list(argv) for argv in commands]
     if code is not None:
         body["code"] = code
     if files is not None:

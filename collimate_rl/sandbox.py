@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -96,6 +97,7 @@ class Sandbox:
         self.create_time_ms: float | None = None
         self.endpoints: Mapping[str, str] = {}
         self._client = client if client is not None else connect()
+        self._guard = threading.RLock()  # one session, however many threads start, reset or close it
 
     @classmethod
     def attach(cls: type[S], client: SessionClient, session_id: str, **options: Any) -> S:
@@ -148,36 +150,43 @@ class Sandbox:
 
     def start(self) -> Sandbox:
         """Fork the session; does nothing when there is one."""
-        if self.session_id is not None:
+        with self._guard:
+            if self.session_id is not None:
+                return self
+            if not self.template:
+                raise ValueError("a sandbox that was adopted without a template cannot fork a session of its own")
+            session = self._create()
+            self.session_id = session["session_id"]
+            try:
+                self.fork_time_ms = milliseconds_or_none(session, "fork_time_ms")
+                self.create_time_ms = milliseconds_or_none(session, "create_time_ms")
+            except MalformedAnswer:
+                self.close()  # whoever enters a context that cannot be entered never leaves it
+                raise
+            endpoints = session.get("endpoints")
+            self.endpoints = endpoints if isinstance(endpoints, dict) else {}
             return self
-        if not self.template:
-            raise ValueError("a sandbox that was adopted without a template cannot fork a session of its own")
-        session = self._create()
-        self.session_id = session["session_id"]
-        self.fork_time_ms = milliseconds_or_none(session, "fork_time_ms")
-        self.create_time_ms = milliseconds_or_none(session, "create_time_ms")
-        endpoints = session.get("endpoints")
-        self.endpoints = endpoints if isinstance(endpoints, dict) else {}
-        return self
 
     def _create(self) -> dict[str, Any]:
         return self._client.create_session(self.template, egress=self.egress)
 
     def close(self) -> None:
         """Delete the session; a session that is gone already is no error, and closing twice neither."""
-        if self.session_id is None:
-            return
-        self._client.delete_session(self.session_id)
-        self.session_id = None
-        self.fork_time_ms = self.create_time_ms = None
-        self.endpoints = {}
+        with self._guard:
+            if self.session_id is None:
+                return
+            self._client.delete_session(self.session_id)
+            self.session_id = None
+            self.fork_time_ms = self.create_time_ms = None
+            self.endpoints = {}
 
     def reset(self) -> Sandbox:
         """Delete the session and fork a clean one of the same template."""
         if not self.template:
             raise ValueError("a sandbox that was adopted without a template cannot fork a session of its own")
-        self.close()
-        return self.start()
+        with self._guard:
+            self.close()
+            return self.start()
 
     def exec(
         self,

@@ -94,6 +94,8 @@ def test_session_exec_sends_commands_in_order(server: ScriptedServer, client: Co
     client.session_exec("s/1?", commands=[("echo", "a"), ["false"]])
     assert last(server) == ("POST", "/v1/sessions/s%2F1%3F/exec")
     assert server.requests[-1].json == {"commands": [["echo", "a"], ["false"]], "timeout_seconds": 30}
+    client.session_exec("s", commands=["echo a"])
+    assert server.requests[-1].json["commands"] == ["echo a"], "the server's to refuse, and no argv of letters"
 
 
 def test_sessions(server: ScriptedServer, client: CollimateClient) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,29 @@ def client(server: ScriptedServer) -> Iterator[CollimateClient]:
 
 def asked(server: ScriptedServer) -> list[tuple[str, str]]:
     return [(request.method, request.path) for request in server.requests]
+
+
+def test_threads_start_and_close_one_session(server: ScriptedServer, client: CollimateClient) -> None:
+    server.default = answer(CREATED)
+    sandbox = Sandbox("py", client=client)
+    for call, method in ((sandbox.start, "POST"), (sandbox.close, "DELETE")):
+        before = len(server.requests)
+        threads = [threading.Thread(target=call) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert [request.method for request in server.requests[before:]] == [method]
+
+
+@pytest.mark.parametrize("field", ["fork_time_ms", "create_time_ms"])
+def test_a_create_whose_times_are_none_leaves_no_session(
+    server: ScriptedServer, client: CollimateClient, field: str
+) -> None:
+    server.script = [answer({**CREATED, field: 10**400}), answer({"deleted": True})]
+    with pytest.raises(MalformedAnswer), Sandbox("py", client=client):
+        raise AssertionError("it was entered")
+    assert asked(server) == [("POST", "/v1/sessions"), ("DELETE", "/v1/sessions/s-1")]
 
 
 def test_exec_result_from_the_wire() -> None:
