@@ -42,7 +42,7 @@ def explained(error: GatewayError, port: int) -> GatewayError:
     """A refusal of a tunnel, with what to do about it."""
     if error.status == 403 and not isinstance(error, DemoTierLimit):
         why = "reaching a sandbox's ports is a Pro feature: use a key of the pro or the ent tier (col_pro_…, col_ent_…)"
-    elif error.status == 409:
+    elif error.status == 409 and error.error_code in (None, "port_not_exposed"):
         why = f"port {port} is not exposed: bake the template with Ready(ports=[{port}]) and make a sandbox of that"
     else:
         return error

@@ -219,12 +219,15 @@ def test_answers_that_are_none(server: ScriptedServer, client: GatewayClient) ->
 
 
 def test_tunnels_say_what_to_do(server: ScriptedServer, client: GatewayClient) -> None:
-    server.script = [said(403, "forbidden", "no"), said(409, "port_not_exposed"), answer({"url": "wss://x", "e": 1})]
+    server.script = [said(403, "forbidden", "no"), said(409, "port_not_exposed")]
     with pytest.raises(GatewayError, match="Pro feature"):
         client.connect_url("x", 8000)
     with pytest.raises(GatewayError, match=r"port 8000 .*ports=\[8000\]") as caught:
         client.connect_url("x", 8000)
     assert caught.value.code == "port_not_exposed"
+    server.script = [said(409, "sandbox_suspended", "resume it first"), answer({"url": "wss://x", "e": 1})]
+    with pytest.raises(GatewayError, match="^resume it first"):
+        client.connect_url("x", 8000)
     assert client.cdp_url("x", ttl_seconds=99999) == "wss://x"
     assert server.requests[-1].json == {"port": 9222, "ttl_seconds": 3600, "protocol": "cdp"}
     for port, options in ((0, {}), (65536, {}), (True, {}), (80, {"protocol": "udp"}), (80, {"ttl_seconds": 0})):
