@@ -226,7 +226,7 @@ def test_tunnels_say_what_to_do(server: ScriptedServer, client: GatewayClient) -
         client.connect_url("x", 8000)
     assert caught.value.code == "port_not_exposed"
     server.script = [said(409, "sandbox_suspended", "resume it first"), answer({"url": "wss://x", "e": 1})]
-    with pytest.raises(GatewayError, match="^resume it first"):
+    with pytest.raises(GatewayError, match=r"^resume it first"):
         client.connect_url("x", 8000)
     assert client.cdp_url("x", ttl_seconds=99999) == "wss://x"
     assert server.requests[-1].json == {"port": 9222, "ttl_seconds": 3600, "protocol": "cdp"}
