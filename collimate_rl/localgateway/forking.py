@@ -61,8 +61,10 @@ def fork(sandboxes: Sandboxes, key: Key, parent: GatewaySandbox, labels: list[st
 def _pack(node: Node, session_id: str, *, with_tmp: bool) -> bytes:
     place = _archive_place(with_tmp=with_tmp)
     # --ignore-failed-read: a file that its owner closed to itself doesn't come along, as nothing may read it.
-    # Exit code 1 is a file that changed meanwhile.
-    script = f"tar --ignore-failed-read -czf {place} {_what(with_tmp)}; s=$?; [ $s -le 1 ] || exit {_TAR_FAILED}"
+    # Exit code 1 is a file that changed meanwhile. An interpreter that lies below /tmp is shown there, and is no file
+    # of the session's: it is another file system.
+    pack = f"tar --one-file-system --ignore-failed-read -czf {place} {_what(with_tmp)}"
+    script = f"{pack}; s=$?; [ $s -le 1 ] || exit {_TAR_FAILED}"
     shell = _shell(node, session_id)
     try:
         exit_code, output = shell(script)

@@ -14,9 +14,21 @@ from tests.fixtures.scripted_server import ScriptedServer, answer
 
 ODD = "n\ud800\x1b[31m"
 ANSWER = {
-    "id": ODD, "name": ODD, "image": ODD, "phase": "Live", "converge_state": ODD, "status": ODD, "version": ODD,
-    "images": [{"id": ODD}], "templates": [{"id": ODD}], "per_node": [{"node": ODD, "warm": 10**400}],
-    "stdout": ODD, "exit_code": 0, "fork_time_ms": 10**400, "isolation": "none", "failed_templates": [ODD],
+    "id": ODD,
+    "name": ODD,
+    "image": ODD,
+    "phase": "Live",
+    "converge_state": ODD,
+    "status": ODD,
+    "version": ODD,
+    "images": [{"id": ODD}],
+    "templates": [{"id": ODD}],
+    "per_node": [{"node": ODD, "warm": 10**400}],
+    "stdout": ODD,
+    "exit_code": 0,
+    "fork_time_ms": 10**400,
+    "isolation": "none",
+    "failed_templates": [ODD],
 }
 REFUSAL = {"code": ODD, "message": f"{ODD} [bold]"}
 COMMANDS = (

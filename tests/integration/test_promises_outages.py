@@ -130,7 +130,7 @@ def test_after_an_outage_longer_than_a_lease_owners_go_on_before_anybody_takes_o
                 assert [(v.attempt, v.recovered) for v in result.results] == [(1, "none")] * 2
     assert [first.stop(), second.stop()] == [0, 0]
     audit.check_each_answered_once()
-    check_nothing_is_left(audit.queue.client)
+    check_nothing_is_left(audit.queue.client, server_died=True)
 
 
 def test_restarts_under_load_with_sessions_and_a_producer(
@@ -152,7 +152,7 @@ def test_restarts_under_load_with_sessions_and_a_producer(
             assert [(v.reward, v.infra_error) for v in result.results] == [(1.0, False), (1.0, False), (0.0, False)]
     assert started.stop() == 0
     audit.check_each_answered_once()
-    check_nothing_is_left(audit.queue.client)
+    check_nothing_is_left(audit.queue.client, server_died=True)
 
 
 def test_a_server_that_is_full_again_and_again_blames_nobody(
