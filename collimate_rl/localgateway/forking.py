@@ -20,6 +20,8 @@ from collimate_rl.localgateway.sandboxes import GatewaySandbox, Sandboxes
 
 FORK_KIND: Final = "files"
 _STEP_S = 60
+_MOUNTED = r"sed -n 's#^\([^ ]* \)\{4\}/\(tmp/[^ ]*\|box/[^ ]*\) .*#\2#p' /proc/self/mountinfo"
+"""Names what is mounted below /tmp and the box: an interpreter that lies there is shown, and no file of the session."""
 _TAR_FAILED = 3
 
 
@@ -61,9 +63,8 @@ def fork(sandboxes: Sandboxes, key: Key, parent: GatewaySandbox, labels: list[st
 def _pack(node: Node, session_id: str, *, with_tmp: bool) -> bytes:
     place = _archive_place(with_tmp=with_tmp)
     # --ignore-failed-read: a file that its owner closed to itself doesn't come along, as nothing may read it.
-    # Exit code 1 is a file that changed meanwhile. An interpreter that lies below /tmp is shown there, and is no file
-    # of the session's: it is another file system.
-    pack = f"tar --one-file-system --ignore-failed-read -czf {place} {_what(with_tmp)}"
+    # Exit code 1 is a file that changed meanwhile.
+    pack = f"{_MOUNTED} | tar --no-wildcards --anchored -X - --ignore-failed-read -czf {place} {_what(with_tmp)}"
     script = f"{pack}; s=$?; [ $s -le 1 ] || exit {_TAR_FAILED}"
     shell = _shell(node, session_id)
     try:

@@ -147,7 +147,7 @@ def test_a_draining_daemon_pauses_its_node_and_others_go_on(
     assert len(drained.events("batch_claimed", k=k)) == 1
     assert [event["reason"] for event in drained.events("batch_released", k=k)] == ["clean"]
     assert (result.attempts, audit.state(k, "passes"), audit.state(k, "losses")) == (2, "", "")
-    assert len([e for e in drained.events("backend_down") if "worker" in e and e["worker"].startswith("n1-")]) == 1
+    assert len(drained.events("backend_down")) == 1  # by the process that was told, or by the supervisor's look
     # While it drains, its node takes nothing.
     more = [audit.submit(id=f"m{number}") for number in range(6)]
     assert [audit.rewards(other_k) for other_k in more] == [[1.0, 0.0]] * 6
