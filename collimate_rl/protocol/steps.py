@@ -110,16 +110,17 @@ def disown(store: Store) -> Store:
     return change(replace(store, owned=owned, flight=()), status=BatchStatus.OPEN, owner="", lease_until=0)
 
 
-def loss(store: Store, timing: Timing) -> tuple[Store, bool]:
+def loss(store: Store, timing: Timing, *, counts: bool = True) -> tuple[Store, bool]:
     """Its owner is gone; the second value is True when no candidate is left that may still run.
 
-    It counts only when the worker's alive key is gone too. The first loss blames every unjudged candidate and makes the
-    batch cautious; later ones blame what was marked as started, or every unjudged one if nothing was.
+    It counts only when the worker's alive key is gone too, and where `counts` says so. The first loss blames every
+    unjudged candidate and makes the batch cautious; later ones blame what was marked as started, or every unjudged one
+    if nothing was.
     """
     batch = store.known
     if len(store.verdicts) == batch.n:
         return store, True
-    if batch.worker and batch.worker in store.alive:
+    if not counts or (batch.worker and batch.worker in store.alive):
         return store, False
     unjudged = [i for i in range(batch.n) if look(store.verdicts, i) is None]
     marked = {i for i, _ in store.flight if i in unjudged} if batch.cautious else set()

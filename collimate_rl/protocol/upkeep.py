@@ -36,9 +36,7 @@ def bury(store: Store, timing: Timing, *, node: str, worker: str, counts: bool, 
     due = due_answer(store, timing)
     if due is not None:
         return due, ("ANSWERED", k)
-    nothing_left = len(store.verdicts) == batch.n
-    if counts:
-        store, nothing_left = loss(store, timing)
+    store, nothing_left = loss(store, timing, counts=counts)
     if nothing_left:
         return answer(store, timing), ("ANSWERED", k)
     store = ring(disown(store), timing, back=False)

@@ -23,13 +23,7 @@ redis.call('DEL', 'col:alive:' .. A.worker)
 redis.call('HDEL', owned, A.worker)
 if not S or S.status ~= 'running' or S.worker ~= A.worker or S.node ~= A.node then return { 'NONE' } end
 if due_answer(S) then return { 'ANSWERED', k } end
-local nothing_left
-if A.counts then
-  nothing_left = loss(S)
-else
-  nothing_left = redis.call('HLEN', S.p.verdicts) == S.n
-end
-if nothing_left then
+if loss(S, not A.counts) then
   answer(S)
   return { 'ANSWERED', k }
 end

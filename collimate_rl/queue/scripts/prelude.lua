@@ -271,12 +271,13 @@ local function blames(S)
   return out
 end
 
--- loss(S): its owner is gone. Counts only when the worker's alive key is gone too: a worker that is merely slow is
--- no evidence against a candidate. The first loss blames every unjudged candidate and makes the batch cautious; later
+-- loss(S, uncounted): its owner is gone. Counts, unless the caller knows better, only when the worker's alive key is gone
+-- too: a worker that is merely slow is no evidence against a candidate. The first loss blames every unjudged candidate and makes the batch cautious; later
 -- ones blame what was marked as started (every unjudged one if nothing was). Returns true when no candidate is left
 -- that may still run: all are judged, or quarantined.
-local function loss(S)
+local function loss(S, uncounted)
   if redis.call('HLEN', S.p.verdicts) == S.n then return true end
+  if uncounted then return false end
   if S.worker ~= '' and redis.call('EXISTS', 'col:alive:' .. S.worker) == 1 then return false end
   S.losses = redis.call('HINCRBY', S.p.state, 'losses', 1)
   local judged, marked, any = {}, {}, false
