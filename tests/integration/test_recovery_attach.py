@@ -69,7 +69,7 @@ def test_a_killed_supervisor_leaves_sessions_to_the_next_one(
     node: StartNode, audit: Audit, daemon: CollimateClient
 ) -> None:
     started = node(processes=2, slots=8)
-    k = audit.submit([RIGHT, slow(10)], recovery="attach")
+    k = audit.submit([RIGHT, slow(16)], recovery="attach", timeout_seconds=60)
     started.wait_for("candidate_graded", k=k)
     until(lambda: execs(daemon, k) == {1: 1}, "the slow one never started")
     started.kill()

@@ -16,7 +16,7 @@ import pytest
 from tests.fixtures import port_server
 from tests.fixtures.resources import at_rest, first_rest
 from tests.fixtures.sandbox_daemon import NoIsolation, RunningDaemon, start_daemon
-from tests.fixtures.sandboxd_wire import UnixConnection, call
+from tests.fixtures.sandboxd_wire import UnixConnection, call, eventually
 
 LIMIT = 64
 ROOM = 20
@@ -107,6 +107,7 @@ def test_out_of_descriptors_at_every_step(daemon: RunningDaemon) -> None:
     )
     for connection in idle:
         connection.close()
+    eventually(lambda: free(daemon) > ROOM, "the daemon closed what its callers had closed")
     assert caller("POST", requests["exec in a session"][0], {"command": "echo served"})[1]["stdout"] == "served\n"
     assert caller("DELETE", f"/v1/sessions/{held['session_id']}")[0] == 200
     caller.close()
