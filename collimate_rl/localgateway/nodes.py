@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import http.client
 import json
-import socket
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from dataclasses import replace
-from typing import Any, Protocol
-from urllib.parse import quote, urlsplit
+from typing import Any, Final, Protocol
+from urllib.parse import quote
 
-from collimate_rl.errors import CollimateError
+from collimate_rl._connection import Endpoint
+from collimate_rl._http import HttpPool
+from collimate_rl.errors import AmbiguousError, CollimateError, UnreachableError
 from collimate_rl.localgateway.refusals import Refusal
 from collimate_rl.sandboxd.backend import Backend, IsolationUnavailable
 from collimate_rl.sandboxd.config import DaemonConfig, Template
 from collimate_rl.sandboxd.daemon import make_backend
 from collimate_rl.sandboxd.service import Service
 
+_NO_ADDRESS: Final = "a daemon is named as unix:/path or http://host:port, not {!r}"
 _ANSWER_S = 60.0
 _ADMISSION_S = 60.0
 """What an exec may wait for besides its own time: a place on the daemon, the fork, the transfer."""
@@ -113,30 +113,19 @@ class OwnNode:
             self._backend.close()
 
 
-class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: str, timeout: float) -> None:
-        super().__init__("sandboxd", timeout=timeout)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self._path)
-
-
 class DaemonNode:
-    """A sandbox daemon at `unix:/path` or `http://host:port`; a connection for each request."""
+    """A sandbox daemon at `unix:/path` or `http://host:port`. Requests are sent once: whether to repeat one is for
+    whoever asked the gateway."""
 
     def __init__(self, where: str) -> None:
         self.where = where
-        url = urlsplit(where)
-        if where.startswith("unix:") and len(where) > 5:
-            self._connect: Callable[[float], http.client.HTTPConnection] = lambda s: _UnixConnection(where[5:], s)
-        elif url.scheme == "http" and url.hostname:
-            host, port = url.hostname, url.port or 80
-            self._connect = lambda s: http.client.HTTPConnection(host, port, timeout=s)
-        else:
-            raise ValueError(f"a daemon is named as unix:/path or http://host:port, not {where!r}")
+        try:
+            endpoint = Endpoint.parse(where)
+        except ValueError as exc:
+            raise ValueError(_NO_ADDRESS.format(where)) from exc
+        if endpoint.is_tls:
+            raise ValueError(_NO_ADDRESS.format(where))
+        self._pool = HttpPool(endpoint)
 
     def health(self) -> dict[str, Any]:
         return self._ask("GET", "/v1/health")
@@ -175,22 +164,19 @@ class DaemonNode:
         return self, template
 
     def close(self) -> None:
-        """Nothing is held."""
+        self._pool.close()
 
     def _ask(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, *, timeout_s: float = _ANSWER_S
     ) -> dict[str, Any]:
-        with closing(self._connect(timeout_s)) as connection:
-            try:
-                connection.connect()
-            except OSError as exc:
-                raise Refusal(502, "upstream_error", f"the sandbox daemon does not answer: {exc}") from exc
-            try:
-                connection.request(method, path, None if body is None else json.dumps(body).encode())
-                response = connection.getresponse()
-                answer = json.loads(response.read())
-            except (OSError, http.client.HTTPException, ValueError) as exc:
-                raise Refusal(502, "upstream_error", f"the sandbox daemon's answer was lost: {exc!r}") from exc
+        payload = None if body is None else json.dumps(body).encode()
+        try:
+            response = self._pool.request(method, path, payload, timeout_s=timeout_s)
+            answer = json.loads(response.body)
+        except UnreachableError as exc:
+            raise Refusal(502, "upstream_error", f"the sandbox daemon does not answer: {exc}") from exc
+        except (AmbiguousError, ValueError) as exc:
+            raise Refusal(502, "upstream_error", f"the sandbox daemon's answer was lost: {exc!r}") from exc
         if not isinstance(answer, dict):
             raise Refusal(502, "upstream_error", "the sandbox daemon answered with something that is no object")
         if response.status >= 400:
