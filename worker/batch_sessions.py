@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from collimate_rl.errors import CollimateError
+from collimate_rl.grading.losses import session_lost
 from collimate_rl.queue import faults
 from collimate_rl.queue.batches import BatchQueue
 from collimate_rl.queue.replies import Hold
@@ -27,7 +28,6 @@ from worker.keeper import Fenced
 from worker.ledger import LedgerEntry, SessionLabel, is_node_local
 from worker.persist import persist
 
-GONE = frozenset({404, 410})
 DELETERS = 4
 DROPPERS = 16
 
@@ -60,11 +60,6 @@ class Session:
     inherited: bool
     seed: str
     fork_time_ms: float = 0.0
-
-
-def is_gone(error: CollimateError) -> bool:
-    """The session is no more, and never will be."""
-    return error.status in GONE and error.error_code != "no_template"
 
 
 class BatchSessions:
@@ -189,7 +184,7 @@ class BatchSessions:
         try:
             info = self._daemon.tidy.get_session(entry.session)
         except CollimateError as error:
-            if is_gone(error):
+            if session_lost(error):
                 return False
             raise
         label = SessionLabel.parse(info.get("label"))

@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from collimate_rl.errors import AmbiguousError, CollimateError, QueueError
 from collimate_rl.gateway import GatewayClient
+from collimate_rl.grading.losses import session_lost
 from collimate_rl.queue.batches import BatchQueue
 from collimate_rl.transport import SessionClient
 from worker import logs
@@ -241,7 +242,7 @@ class SeatedClient:
                 seed=seed,
             )
         except CollimateError as error:
-            if error.status in (404, 410):
+            if session_lost(error):
                 self._seats.leave(session_id)
             raise
 

@@ -15,8 +15,9 @@ from dataclasses import replace
 
 from collimate_rl.errors import CollimateError, TransferError
 from collimate_rl.grading.execute import ExecRequest, Executor, Role, run_in_sandbox
+from collimate_rl.grading.losses import session_lost
 from collimate_rl.sandbox import ExecResult, Sandbox
-from worker.batch_sessions import BatchSessions, Session, is_gone
+from worker.batch_sessions import BatchSessions, Session
 
 AGAIN = 75
 """The runner's exit code for: nothing ran here, send the same exec again (guest/runner)."""
@@ -81,7 +82,7 @@ class SessionExecutor:
             try:
                 answer = self._until_it_ran(session, seeded, fresh)
             except CollimateError as error:
-                if witness or not is_gone(error) or self._stop.is_set():
+                if witness or not session_lost(error) or self._stop.is_set():
                     raise
                 continue
             how = how_it_came(answer)
@@ -101,8 +102,8 @@ class SessionExecutor:
             try:
                 answer = run_in_sandbox(Sandbox.adopt(self._sessions.client, session.id), request)
             except CollimateError as error:
-                if is_gone(error) or (isinstance(error, TransferError) and not fresh):
-                    self._sessions.leave(session, gone=is_gone(error))
+                if session_lost(error) or (isinstance(error, TransferError) and not fresh):
+                    self._sessions.leave(session, gone=session_lost(error))
                 # The exec's first sending may still hold its place on the daemon, until it ends within its time limit.
                 if error.error_code != "at_capacity" or fresh or self._clock() >= room_until:
                     raise
