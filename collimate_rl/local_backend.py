@@ -17,7 +17,8 @@ from collimate_rl.sandboxd.backend import IsolationUnavailable
 from collimate_rl.sandboxd.check import check
 from collimate_rl.sandboxd.config import DEFAULT_CATALOG, ISOLATIONS, DaemonConfig, Limits, Template
 from collimate_rl.sandboxd.config_file import load_templates
-from collimate_rl.sandboxd.daemon import Daemon, SocketTaken
+from collimate_rl.sandboxd.daemon import Daemon
+from collimate_rl.sandboxd.listening import SocketTaken
 from collimate_rl.sandboxd.service import EndpointsFn
 from collimate_rl.sandboxd.signals import StopSignals
 

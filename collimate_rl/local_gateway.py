@@ -16,7 +16,7 @@ from collimate_rl.localgateway.keys import Key, make_key, parse_key
 from collimate_rl.sandboxd.backend import IsolationUnavailable
 from collimate_rl.sandboxd.config import DEFAULT_CATALOG, ISOLATIONS, Limits, Template
 from collimate_rl.sandboxd.config_file import load_templates
-from collimate_rl.sandboxd.daemon import SocketTaken
+from collimate_rl.sandboxd.listening import SocketTaken
 from collimate_rl.sandboxd.signals import StopSignals
 
 __all__ = ["GatewayConfig", "Key", "LocalGateway", "main", "make_key", "parse_key"]

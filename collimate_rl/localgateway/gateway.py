@@ -17,9 +17,7 @@ from collimate_rl.localgateway.templates import Templates
 from collimate_rl.localgateway.tunnels import Tunnels
 from collimate_rl.localgateway.usage import RateLimit, Usage
 from collimate_rl.sandboxd.config import DaemonConfig, Limits, Template
-from collimate_rl.sandboxd.daemon import listen_unix, unlink
-
-_BACKLOG = 512
+from collimate_rl.sandboxd.listening import listen
 
 
 def _one_key_each() -> tuple[Key, ...]:
@@ -80,7 +78,7 @@ class Gateway:
 
     def _start(self) -> None:
         config = self.config
-        listeners = self._listen()
+        listeners, self.host_port = listen(config.unix_socket, config.host, config.port, self._undo)
         node = self._node()
         images = Images(node.health().get("templates") or ())
         templates = Templates(
@@ -106,28 +104,15 @@ class Gateway:
     def _node(self) -> Node:
         config = self.config
         if config.backend is not None:
-            return DaemonNode(config.backend)
+            elsewhere = DaemonNode(config.backend)
+            self._undo.append(elsewhere.close)
+            return elsewhere
         # The host only satisfies the configuration: this node has no sockets of its own.
         settings = DaemonConfig(host="127.0.0.1", isolation=config.isolation, limits=config.limits)
         own = OwnNode(settings if config.templates is None else replace(settings, templates=config.templates))
         own.start()
         self._undo.append(own.close)
         return own
-
-    def _listen(self) -> list[socket.socket]:
-        config = self.config
-        listeners = []
-        if config.unix_socket is not None:
-            listener = listen_unix(config.unix_socket)
-            self._undo += [listener.close, lambda: unlink(config.unix_socket)]
-            listeners.append(listener)
-        if config.host is not None:
-            family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-            listener = socket.create_server((config.host, config.port), family=family, backlog=_BACKLOG)
-            self._undo.append(listener.close)
-            self.host_port = listener.getsockname()[:2]
-            listeners.append(listener)
-        return listeners
 
     def close(self) -> None:
         """End everything, last begun first."""

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import logging
-import os
-import socket
-import stat
 from collections.abc import Callable
 from typing import Any
 
 from collimate_rl.sandboxd.backend import Backend
 from collimate_rl.sandboxd.config import DaemonConfig
 from collimate_rl.sandboxd.http_front import HttpFront
+from collimate_rl.sandboxd.listening import listen
 from collimate_rl.sandboxd.namespaces import NamespaceBackend
 from collimate_rl.sandboxd.plain import PlainBackend
 from collimate_rl.sandboxd.service import EndpointsFn, Service
 
 log = logging.getLogger(__name__)
-_BACKLOG = 512
-
-
-class SocketTaken(RuntimeError):
-    """Another daemon serves on this socket already."""
 
 
 class Daemon:
@@ -48,7 +41,8 @@ class Daemon:
             raise
 
     def _start(self) -> None:
-        listeners = self._listen()
+        config = self.config
+        listeners, self.host_port = listen(config.unix_socket, config.host, config.port, self._undo)
         backend = make_backend(self.config)
         self._undo.append(self._finish)
         self._undo.append(backend.close)
@@ -67,22 +61,6 @@ class Daemon:
         )
         front.start()
         self._undo.append(front.stop_accepting)
-
-    def _listen(self) -> list[socket.socket]:
-        listeners = []
-        if self.config.unix_socket is not None:
-            listener = listen_unix(self.config.unix_socket)
-            self._undo += [listener.close, lambda: unlink(self.config.unix_socket)]
-            listeners.append(listener)
-        if self.config.host is not None:
-            family = socket.AF_INET6 if ":" in self.config.host else socket.AF_INET
-            listener = socket.create_server(
-                (self.config.host, self.config.port), family=family, backlog=_BACKLOG, reuse_port=False
-            )
-            self._undo.append(listener.close)
-            self.host_port = listener.getsockname()[:2]
-            listeners.append(listener)
-        return listeners
 
     def drain(self) -> bool:
         """Refuse new work, wait for what runs; False when it did not end within the drain limit."""
@@ -105,39 +83,3 @@ def make_backend(config: DaemonConfig) -> Backend:
     if config.isolation == "none":
         return PlainBackend(config.templates, config.limits)
     return NamespaceBackend(config.templates, config.limits, zygotes=config.zygotes)
-
-
-def listen_unix(path: str) -> socket.socket:
-    """Listen at `path`. A socket that nobody serves any more is replaced; SocketTaken when somebody does."""
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        if os.path.lexists(path):
-            _remove_stale(path)
-        listener.bind(path)
-        listener.listen(_BACKLOG)
-    except BaseException:
-        listener.close()
-        raise
-    return listener
-
-
-def _remove_stale(path: str) -> None:
-    if not stat.S_ISSOCK(os.lstat(path).st_mode):
-        raise SocketTaken(f"{path} exists and is no socket: remove it, or choose another path")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(2)
-        try:
-            probe.connect(path)
-        except (ConnectionRefusedError, FileNotFoundError):
-            unlink(path)
-        else:
-            raise SocketTaken(f"another daemon serves on {path}: stop it, or choose another path")
-
-
-def unlink(path: str | None) -> None:
-    assert path is not None
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        # Somebody cleaned up before us.
-        pass
