@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import Final, Protocol
+from typing import Protocol
 
+from collimate_rl.queue.batches import DEFAULT_WINDOW
 from producer.grader import QueuedGrader
 from producer.producer import Producer
-
-WINDOW: Final = 256
-"""Groups in flight per process: the producer's own window."""
 
 
 class Served(Protocol):
@@ -36,14 +34,14 @@ def queued_grader(settings: Served) -> QueuedGrader:
     key = (os.getpid(), settings.redis_url, settings.run, settings.queue)
     with _lock:
         if key not in _graders:
-            producer = Producer(settings.redis_url, run=settings.run, queue=settings.queue, window=WINDOW)
+            producer = Producer(settings.redis_url, run=settings.run, queue=settings.queue, window=DEFAULT_WINDOW)
             _graders[key] = QueuedGrader(producer)
         return _graders[key]
 
 
 def groups_in_flight(_settings: object) -> int:
     """How many groups one loop has under way: as many as the window lets in."""
-    return WINDOW
+    return DEFAULT_WINDOW
 
 
 def close_graders() -> None:
