@@ -58,9 +58,7 @@ class Intake:
         if not draining and not isinstance(error, UnreachableError):
             return
         anyway_in_s = None if draining else TRY_ANYWAY_S
-        if self._pause.begin(error.message, template=template, draining=draining, anyway_in_s=anyway_in_s):
-            logs.emit(logs.BACKEND_DOWN, logging.WARNING, reason=error.message)
-        self._report_file()
+        self._begin(error.message, template=template, draining=draining, anyway_in_s=anyway_in_s)
 
     def may_take(self) -> bool:
         """Whether a job may be taken now. Looks at the daemon where a look is due; that takes seconds at most."""
@@ -78,10 +76,19 @@ class Intake:
         state = self._look(None)
         if state.up and self._reported:
             logs.emit(logs.BACKEND_UP)
+        elif state.draining:
+            # The whole node's pause, so that it is said once, whichever of its processes looks first.
+            template = state.templates[0] if state.templates else None
+            self._begin(state.reason, template=template, draining=True, anyway_in_s=None)
         elif not state.up and not self._reported and self.refused is None:
             logs.emit(logs.BACKEND_DOWN, logging.WARNING, reason=state.reason)
-        self._reported = not state.up
+            self._reported = True
         return state.up
+
+    def _begin(self, reason: str, *, template: str | None, draining: bool, anyway_in_s: float | None) -> None:
+        if self._pause.begin(reason, template=template, draining=draining, anyway_in_s=anyway_in_s):
+            logs.emit(logs.BACKEND_DOWN, logging.WARNING, reason=reason)
+        self._report_file()
 
     def _paused(self) -> bool:
         pause = self._pause.current()

@@ -27,6 +27,7 @@ FOR_EVER = {
     "rq:queues": "rq's set of queue names: one entry per queue",
     "rq:finished:grade": "rq's registry: its own cleaning takes what is due out",
     "rq:failed:grade": "rq's registry: its own cleaning takes what is due out",
+    "rq:wip:grade": "the same; a server that lost its last second brings back an execution that had ended",
 }
 """Keys without a lifetime, and whose they are. No rq job is among them."""
 

@@ -22,7 +22,7 @@ from tests.fixtures.worker_nodes import until
 PROPERTY = {
     "type": "property",
     "reference": "    return x + 1",
-    "generator": "random.randrange(100)",
+    "generator": "random.randrange(1, 100)",
     "k": 3,
     "entry": "solve",
 }

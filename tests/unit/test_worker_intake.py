@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,21 @@ def test_closed_until_a_look_finds_the_daemon_up(tmp_path: Path) -> None:
     assert gate.may_take()
     assert gate.may_take()
     assert daemon.looks == 3
+
+
+def test_a_drain_found_at_the_first_look_is_the_nodes_and_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    draining = BackendState(up=False, reason="going", draining=True, templates=("py",))
+    clock, daemon = Clock(), Daemon(draining, draining, UP)
+    first, second = intake(daemon, clock, tmp_path), intake(daemon, clock, tmp_path)
+    caplog.set_level(logging.INFO, logger="collimate.worker")
+    assert not first.may_take()
+    assert not second.may_take()
+    clock.now += 600.0
+    assert first.may_take()
+    assert second.may_take()
+    assert [getattr(record, "event", "") for record in caplog.records] == ["backend_down", "backend_up"]
 
 
 def test_an_unreachable_daemon_closes_it_for_a_while_only(tmp_path: Path) -> None:
