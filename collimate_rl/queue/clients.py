@@ -8,9 +8,10 @@ the command again when only its reply was lost, so everything sent over these cl
 from __future__ import annotations
 
 import os
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from redis import Redis
 from redis.backoff import EqualJitterBackoff, NoBackoff
@@ -37,7 +38,8 @@ COMMAND_RETRIES = 2
 def connect_commands(url: str, *, timeout_s: float = COMMAND_TIMEOUT_S, retries: int = COMMAND_RETRIES) -> Redis:
     """For our own commands and scripts: short timeout, few retries. Does not connect yet.
 
-    url -- redis://, rediss://, unix:///path, unix:path, or an absolute path of a socket. `ValueError` else.
+    url -- redis://, rediss://, unix:///path, unix:path, or an absolute path of a socket. `ValueError` else, and for
+           TLS settings in its query that cannot be (`check_tls`).
     """
     return _client(url, timeout_s, Retry(EqualJitterBackoff(cap=0.5, base=0.05), retries))
 
@@ -54,12 +56,15 @@ def connect_rq(url: str) -> Redis:
 
 def _client(url: str, timeout_s: float, retry: Retry) -> Redis:
     url = normal_url(url)
+    check_tls(url)
     # A unix socket's connection class takes no keepalive.
     keepalive = {} if url.startswith("unix://") else {"socket_keepalive": True}
     return Redis.from_url(
         url,
         protocol=2,
         decode_responses=False,
+        # No CLIENT SETINFO at each connection: users of ours have no right to it, as Redis 7.0 does not know it.
+        driver_info=None,
         socket_timeout=timeout_s,
         socket_connect_timeout=min(CONNECT_TIMEOUT_S, timeout_s),
         health_check_interval=30,
@@ -87,6 +92,39 @@ def normal_url(url: str) -> str:
     return url
 
 
+def check_tls(url: str) -> None:
+    """Looks at the TLS settings in a rediss:// URL's query: files that must be readable, and no way around the check of
+    the server's certificate. `ValueError`; nothing is said of other URLs.
+    """
+    parts = urlsplit(url)
+    if parts.scheme != "rediss":
+        return
+    asked = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+    for name in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile"):
+        path = asked.get(name)
+        if path is None:
+            continue
+        try:
+            with open(path, "rb"):
+                pass
+        except OSError as exc:
+            raise ValueError(f"{name} in the Redis URL names {path!r}, which cannot be read: {exc.strerror}") from exc
+    if asked.get("ssl_cert_reqs", "required") != "required" or asked.get("ssl_check_hostname", "true").lower() != "true":
+        raise ValueError(
+            "the Redis URL turns the check of the server's certificate off (ssl_cert_reqs, ssl_check_hostname): whoever "
+            "is in between could answer rewards of their own; name the authority that vouches for it in ssl_ca_certs"
+        )
+
+
+def _distrusted(exc: BaseException | None) -> ssl.SSLCertVerificationError | None:
+    """What the check of the server's certificate said, where that is behind an error of redis-py's."""
+    while exc is not None:
+        if isinstance(exc, ssl.SSLCertVerificationError):
+            return exc
+        exc = exc.__cause__ or exc.__context__
+    return None
+
+
 @contextmanager
 def translate_errors(doing: str) -> Iterator[None]:
     """redis-py's errors as ours, with what was being done."""
@@ -101,6 +139,14 @@ def translate_errors(doing: str) -> Iterator[None]:
     except (BusyLoadingError, ReadOnlyError) as exc:
         raise RedisUnavailable(f"the Redis server could not {doing} yet: {exc}") from exc
     except (ConnectionError, TimeoutError) as exc:
+        distrusted = _distrusted(exc)
+        if distrusted is not None:
+            # No outage: waiting heals it only where the server gets another certificate.
+            raise QueueError(
+                f"the Redis server's certificate is not trusted, so nothing was sent to it to {doing}: "
+                f"{distrusted.verify_message}; where the server is the right one, name the authority that vouches for it "
+                "in the URL (?ssl_ca_certs=FILE), and the host by a name that its certificate has"
+            ) from exc
         told = str(exc).rstrip(".")
         raise RedisUnavailable(
             f"the Redis server could not be reached to {doing}: {told}; is it running, and is this its address?"

@@ -66,9 +66,11 @@ def _info(client: Redis, section: str) -> Mapping[str, Any]:
 
 
 def _policy(client: Redis) -> str | None:
-    try:
-        told = client.config_get("maxmemory-policy").get("maxmemory-policy")
-    except ResponseError:  # CONFIG is denied or renamed, as with hosted servers; INFO tells it too
-        told = None
-    policy = told or _info(client, "memory").get("maxmemory_policy")
+    # INFO first: a user without the right to CONFIG would leave an entry in the server's ACL log at each start.
+    policy = _info(client, "memory").get("maxmemory_policy")
+    if policy is None:
+        try:
+            policy = client.config_get("maxmemory-policy").get("maxmemory-policy")
+        except ResponseError:  # denied or renamed, as with hosted servers
+            return None
     return policy.decode() if isinstance(policy, bytes) else policy
