@@ -88,6 +88,12 @@ def check_limits(case_timeout_s: Any, max_cases: Any) -> None:
         raise ValueError(f"max_cases is a whole number of at least 1, not {max_cases!r}")
 
 
+def check_flag(name: str, value: Any) -> None:
+    """ValueError unless it is True or False."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} is true or false, not {value!r:.100}")
+
+
 def is_number(value: Any) -> bool:
     """A finite int or float that is no bool."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -8,7 +8,7 @@ from typing import Any
 
 from collimate_rl.specs.base import RewardSpec, check_entry, check_limits, last_number
 from collimate_rl.specs.classic import property_program
-from collimate_rl.specs.options import CompareOptions
+from collimate_rl.specs.options import OPTIONS, CompareOptions, check_credit, wire_options
 
 MAX_K = 10_000
 
@@ -19,7 +19,7 @@ class PropertyReward(RewardSpec):
 
     `reference` is the indented body of `def _ref(x)`; `generator` an expression with `random` in scope; x is one
     argument, also when it is a list. A seed fixes the inputs: `random.seed(int(seed, 16))`, then generator and
-    reference in turn. The options are `UnitTestReward`'s. Not frozen, since classic subclasses set fields of their own.
+    reference in turn. The options are `UnitTestReward`'s; `max_cases` takes the first of the random inputs. Not frozen, since classic subclasses set fields of their own.
     """
 
     reference: str
@@ -32,6 +32,8 @@ class PropertyReward(RewardSpec):
     unordered: bool = False
     case_timeout_s: float | None = None
     max_cases: int | None = None
+    relative_tolerance: float | None = None
+    credit: str = "fraction"
 
     def __post_init__(self) -> None:
         for name in ("reference", "generator"):
@@ -50,11 +52,17 @@ class PropertyReward(RewardSpec):
             raise ValueError(f"k is a whole number from 1 to {MAX_K}, not {k!r}")
         check_entry(self.entry)
         check_limits(self.case_timeout_s, self.max_cases)
+        check_credit(self.credit, None, None)
         self.options()
 
     def options(self) -> CompareOptions:
         """How results are compared, validated."""
-        return CompareOptions(mode=self.compare, tolerance=self.tolerance, unordered=self.unordered)
+        return CompareOptions(
+            mode=self.compare,
+            tolerance=self.tolerance,
+            relative=self.relative_tolerance,
+            unordered=self.unordered,
+        )
 
     def build(self, candidate_path: str) -> str:
         """The classic one-program grader, which a subclass that overrides `build` or `parse` is graded by."""
@@ -66,7 +74,7 @@ class PropertyReward(RewardSpec):
     def to_wire(self) -> dict[str, Any]:
         if type(self) is not PropertyReward:
             return super().to_wire()
-        return {"type": "property", **{name: getattr(self, name) for name in _FIELDS}}
+        return {"type": "property", **wire_options(self, _FIELDS, ("relative_tolerance", "credit"))}
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> PropertyReward:
@@ -79,11 +87,7 @@ _FIELDS = (
     "generator",
     "k",
     "entry",
-    "compare",
-    "tolerance",
-    "unordered",
-    "case_timeout_s",
-    "max_cases",
+    *OPTIONS,
 )
 
 

@@ -6,8 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
-from collimate_rl.specs.base import RewardSpec, check_limits
-from collimate_rl.specs.options import CompareOptions
+from collimate_rl.specs.base import RewardSpec, check_flag, check_limits
+from collimate_rl.specs.options import (
+    CASE_OPTIONS,
+    OPTIONS,
+    CompareOptions,
+    check_checker,
+    check_credit,
+    wire_options,
+)
 from collimate_rl.specs.plain_json import from_json, to_json
 
 MAX_STDOUT = 4 << 20
@@ -18,9 +25,10 @@ class StdioReward(RewardSpec):
     """Reward = the fraction of `cases` ({"stdin", "stdout"}) whose output is right. The candidate is a whole program.
 
     `compare`: "lines" (each stripped at both ends, empty ones at both ends of the output dropped), "tokens" (split at
-    white space), "exact". `tolerance` lets decimal numbers differ, relative above 1; two integers never may.
-    `unordered` compares lines or tokens as a multiset. `case_timeout_s` defaults to 6 s, `max_cases` takes the first
-    so many.
+    white space), "exact". `tolerance` lets decimal numbers differ, relative above 1, or absolute beside a
+    `relative_tolerance`; two integers never may. `unordered` compares lines or tokens as a multiset. `checker`, `credit`,
+    `weights`, `max_cases` and `checker_missing` are as in `UnitTestReward`: a checker's three arguments are texts here.
+    `case_timeout_s` defaults to 6 s.
     """
 
     cases: Sequence[Mapping[str, str]]
@@ -30,6 +38,11 @@ class StdioReward(RewardSpec):
     unordered: bool = False
     case_timeout_s: float | None = None
     max_cases: int | None = None
+    relative_tolerance: float | None = None
+    checker: str | None = None
+    credit: str = "fraction"
+    weights: Sequence[float] | None = None
+    checker_missing: bool = False
 
     def __post_init__(self) -> None:
         cases: object = self.cases
@@ -41,11 +54,20 @@ class StdioReward(RewardSpec):
             if len(case["stdout"]) > MAX_STDOUT:
                 raise ValueError(f"case {i} expects {len(case['stdout'])} characters of output, above {MAX_STDOUT}")
         check_limits(self.case_timeout_s, self.max_cases)
+        check_checker(self.checker)
+        check_credit(self.credit, self.weights, len(cases))
+        check_flag("checker_missing", self.checker_missing)
         self.options()
 
     def options(self) -> CompareOptions:
         """How outputs are compared, validated."""
-        return CompareOptions(mode=self.compare, tolerance=self.tolerance, unordered=self.unordered, text=True)
+        return CompareOptions(
+            mode=self.compare,
+            tolerance=self.tolerance,
+            relative=self.relative_tolerance,
+            unordered=self.unordered,
+            text=True,
+        )
 
     def build(self, candidate_path: str) -> str:
         """Not available: a program and its expected output never share a sandbox, so there is no one-program form."""
@@ -59,7 +81,7 @@ class StdioReward(RewardSpec):
         if type(self) is not StdioReward:
             return super().to_wire()
         cases = [{"stdin": to_json(c["stdin"]), "stdout": to_json(c["stdout"])} for c in self.cases]
-        return {"type": "stdio", "cases": cases, **{name: getattr(self, name) for name in _OPTIONS}}
+        return {"type": "stdio", "cases": cases, **wire_options(self, OPTIONS, CASE_OPTIONS)}
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> StdioReward:
@@ -69,6 +91,3 @@ class StdioReward(RewardSpec):
             raise ValueError("cases is a list of {'stdin', 'stdout'}")
         options = {key: value for key, value in wire.items() if key not in ("type", "cases")}
         return cls([{key: from_json(value) for key, value in case.items()} for case in cases], **options)
-
-
-_OPTIONS = ("compare", "tolerance", "unordered", "case_timeout_s", "max_cases")

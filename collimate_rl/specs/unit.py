@@ -6,9 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
-from collimate_rl.specs.base import RewardSpec, check_entry, check_limits, last_number
+from collimate_rl.specs.base import RewardSpec, check_entry, check_flag, check_limits, last_number
 from collimate_rl.specs.classic import unit_program
-from collimate_rl.specs.options import CompareOptions
+from collimate_rl.specs.options import (
+    CASE_OPTIONS,
+    OPTIONS,
+    CompareOptions,
+    check_checker,
+    check_credit,
+    wire_options,
+)
 from collimate_rl.specs.plain_json import from_json, to_json
 
 
@@ -19,8 +26,12 @@ class UnitTestReward(RewardSpec):
     A list input is splatted into arguments, anything else is one argument. `entry` is a function, or a method of a
     `class Solution` (one `Solution()` per case). `compare` "exact" is Python's == between plain values; "json" forgives
     what JSON can't tell apart (tuple and list, integer keys as text) and drains iterators. `tolerance` is for floats,
-    relative above 1; `unordered` ignores the order of a returned list. `case_timeout_s` defaults to half of the total.
-    `max_cases` takes the first so many tests. Not frozen, since classic subclasses set fields of their own.
+    relative above 1, or absolute beside a `relative_tolerance`; `unordered` ignores the order of a returned list.
+    `checker` is Python that defines `check(given, got, expected)`, and judges instead. `credit` says what passed tests
+    are worth ("fraction", "all", "weighted" by `weights`, "first_failure"). `case_timeout_s` defaults to half of the
+    total. `max_cases` takes so many tests, drawn by their own content. `checker_missing` marks a problem with many
+    right answers and no checker: its grades carry that flag. Not frozen, since classic subclasses set fields of their
+    own.
     """
 
     tests: Sequence[Mapping[str, Any]]
@@ -31,6 +42,11 @@ class UnitTestReward(RewardSpec):
     unordered: bool = False
     case_timeout_s: float | None = None
     max_cases: int | None = None
+    relative_tolerance: float | None = None
+    checker: str | None = None
+    credit: str = "fraction"
+    weights: Sequence[float] | None = None
+    checker_missing: bool = False
 
     def __post_init__(self) -> None:
         tests: object = self.tests
@@ -41,11 +57,19 @@ class UnitTestReward(RewardSpec):
                 raise ValueError(f"test {i} is no object with 'input' and 'expected'")
         check_entry(self.entry)
         check_limits(self.case_timeout_s, self.max_cases)
+        check_checker(self.checker)
+        check_credit(self.credit, self.weights, len(tests))
+        check_flag("checker_missing", self.checker_missing)
         self.options()
 
     def options(self) -> CompareOptions:
         """How results are compared, validated."""
-        return CompareOptions(mode=self.compare, tolerance=self.tolerance, unordered=self.unordered)
+        return CompareOptions(
+            mode=self.compare,
+            tolerance=self.tolerance,
+            relative=self.relative_tolerance,
+            unordered=self.unordered,
+        )
 
     def build(self, candidate_path: str) -> str:
         """The classic one-program grader, which a subclass that overrides `build` or `parse` is graded by."""
@@ -58,16 +82,7 @@ class UnitTestReward(RewardSpec):
         if type(self) is not UnitTestReward:
             return super().to_wire()
         tests = [{"input": to_json(t["input"]), "expected": to_json(t["expected"])} for t in self.tests]
-        return {
-            "type": "unit_test",
-            "tests": tests,
-            "entry": self.entry,
-            "compare": self.compare,
-            "tolerance": self.tolerance,
-            "unordered": self.unordered,
-            "case_timeout_s": self.case_timeout_s,
-            "max_cases": self.max_cases,
-        }
+        return {"type": "unit_test", "tests": tests, **wire_options(self, ("entry", *OPTIONS), CASE_OPTIONS)}
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> UnitTestReward:
