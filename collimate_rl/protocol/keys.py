@@ -86,6 +86,41 @@ def suspects(run: str, outcome: str) -> str:
     return f"col:suspects:{run}:{outcome}"
 
 
+def answers(queue: str) -> str:
+    """Stream: one entry per answer, written with it: k, run, id, status, n, flagged, wait, took; to be counted from."""
+    return f"col:answers:{queue}"
+
+
+def tally(queue: str) -> str:
+    """Hash: what was counted of the queue's answers altogether, and `cursor`, the answer up to which it was."""
+    return f"col:tally:{queue}"
+
+
+def tally_slot(queue: str, slot: int) -> str:
+    """Hash: what was counted of the answers of one slot of time (`counts.SLOT_S` long)."""
+    return f"col:tally:{queue}:{slot}"
+
+
+def recent(queue: str) -> str:
+    """Stream: one entry per counted answer, with its summary; what lists of batches are read from."""
+    return f"col:recent:{queue}"
+
+
+def runs(queue: str) -> str:
+    """Sorted set: runs that submitted to the queue, by the time (ms) they last did."""
+    return f"col:runs:{queue}"
+
+
+def run(queue: str, name: str) -> str:
+    """Hash: `submitted`, and what was counted of the run's answers."""
+    return f"col:run:{queue}:{name}"
+
+
+def series(queue: str, run: str, step_s: int, block: int) -> str:
+    """Hash: a run's rewards over time, some steps of `step_s` seconds together."""
+    return f"col:series:{queue}:{run}:{step_s}:{block}"
+
+
 def homed(queue: str, node: str) -> str:
     """List: bells that the node's workers take first, of batches whose sessions are on its daemon; front first."""
     return f"col:homed:{queue}:{node}"

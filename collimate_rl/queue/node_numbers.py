@@ -1,0 +1,113 @@
+"""The nodes of a queue in numbers: what each says of itself, what it holds, and how it does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from collimate_rl.protocol import keys
+from collimate_rl.queue._raw import text
+from collimate_rl.queue.batches import BatchQueue
+from collimate_rl.queue.clients import translate_errors
+from collimate_rl.queue.counts import Counts
+
+MAX_NODES = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeNumbers:
+    """One node: what it says of itself, and what it holds."""
+
+    name: str
+    heartbeat_s: float | None
+    """Since the last heartbeat; None when there is none: the node is stopped or lost."""
+    in_flight: int
+    """Batches that its workers hold, of all queues."""
+    slots: int | None
+    processes: int | None
+    up: bool | None
+    """The sandbox daemon answers; None when the node has not said."""
+    reason: str
+    """Why it does not."""
+    draining: bool
+    isolation: str | None
+    backend: str
+    daemon_version: str
+    version: str
+    """Of this product on that node."""
+    templates: tuple[str, ...] | None
+    host: str
+    counts: Counts
+    """Over the last ten minutes, as far as its name stands in answers: candidates, infra and codes."""
+
+
+def read_nodes(queue: BatchQueue, now_ms: int, recent: Counts) -> tuple[NodeNumbers, ...]:
+    """Those with a heartbeat, and those that answers of the last ten minutes name."""
+    with translate_errors("read the nodes"):
+        serving = keys.nodes(queue.queue)
+        ends: Any = queue.client.zrevrangebyscore(serving, "+inf", now_ms, 0, MAX_NODES, withscores=True)
+        until = {text(name): int(end) for name, end in ends}
+        names = sorted({*until, *list(recent.nodes)[:MAX_NODES]})
+        with queue.client.pipeline(transaction=False) as pipe:
+            for name in names:
+                pipe.get(keys.node(name))
+                pipe.hlen(keys.owned(name))
+            told = pipe.execute()
+    found = []
+    for name, beat, owned in zip(names, told[::2], told[1::2], strict=True):
+        counts = recent.nodes.get(name)
+        alive = name in until and beat is not None
+        since = (now_ms - (until[name] - queue.timing.alive_ms)) / 1000 if alive else None
+        said = _heartbeat(beat) if alive else {}
+        mine = Counts() if counts is None else Counts.of(_flat(counts.candidates, counts.codes))
+        found.append(_node(name, since, int(owned), said, mine))
+    return tuple(found)
+
+
+def _flat(candidates: int, codes: Mapping[str, int]) -> dict[str, int]:
+    infra = sum(codes.values())
+    return {
+        "candidates": candidates,
+        "infra": infra,
+        "graded": max(0, candidates - infra),
+        **{f"code:{code}": count for code, count in codes.items()},
+    }
+
+
+def _heartbeat(raw: Any) -> Mapping[str, Any]:
+    try:
+        said = json.loads(text(raw))
+    except ValueError:  # some other version's, or not ours: the node lives, and says nothing that is understood
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def _node(name: str, since: float | None, owned: int, said: Mapping[str, Any], counts: Counts) -> NodeNumbers:
+    def number(what: str) -> int | None:
+        value = said.get(what)
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+    def words(what: str) -> str:
+        value = said.get(what)
+        return value if isinstance(value, str) else ""
+
+    up, templates = said.get("up"), said.get("templates")
+    return NodeNumbers(
+        name=name,
+        heartbeat_s=None if since is None else max(0.0, since),
+        in_flight=owned,
+        slots=number("slots"),
+        processes=number("processes"),
+        up=up if isinstance(up, bool) else None,
+        reason=words("reason"),
+        draining=said.get("draining") is True,
+        isolation=words("isolation") or None,
+        backend=words("backend"),
+        daemon_version=words("daemon_version"),
+        version=words("version"),
+        templates=tuple(str(one) for one in templates) if isinstance(templates, list) else None,
+        host=words("host"),
+        counts=counts,
+    )
