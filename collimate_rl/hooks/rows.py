@@ -86,6 +86,13 @@ def _arrays_as_lists(value: Any) -> Any:
     return _arrays_as_lists(tolist()) if callable(tolist) else value
 
 
+def same_truth(one: Any, other: Any) -> bool:
+    """Whether two ground truths are the same, for grading by one of them: equal is not enough, True equals 1."""
+    if one is other or (isinstance(one, str) and isinstance(other, str)):
+        return one is other or one == other
+    return bool(one == other) and repr(one) == repr(other)
+
+
 def text_of(completion: Any) -> str:
     """A completion's text: the string itself, or the last assistant message of a conversation; "" where there is none.
 

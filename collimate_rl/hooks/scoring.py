@@ -19,17 +19,20 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from collimate_rl.errors import CollimateError, DemoTierLimit, RunMisconfigured, UnsuitableServer
+from collimate_rl.errors import CollimateError
 from collimate_rl.grading.grader import MAX_CANDIDATES, Grader, GroupRequest, GroupScore
+from collimate_rl.hooks.policy import cannot_heal
+from collimate_rl.protocol.bounds import MAX_CANDIDATE_BYTES
 from collimate_rl.rewards import RewardSpec, extract_code, reward_spec_from_ground_truth
 
 log = logging.getLogger("collimate_rl.hooks")
 
-MAX_CANDIDATE_BYTES: Final = 1 << 20
+MAX_COMPLETION_CHARS: Final = 8 << 20
+"""Longer ones are not searched for code; parsing them would cost the trainer gigabytes."""
 DEADLINE_MARGIN_S: Final = 60.0
 """Beyond a group's deadline: a grader that keeps its own deadline answers within it."""
 MOST_PAUSE_S: Final = 15.0
-NOT_RETRIED: Final = frozenset({"expired", "cancelled", "quarantined", "candidate_too_large"})
+NOT_RETRIED: Final = frozenset({"expired", "cancelled", "quarantined"})
 """Answers that stand: time is up, somebody wanted it so, or it cost workers their lives."""
 
 
@@ -89,7 +92,7 @@ class GroupScorer(Generic[S]):
         self,
         settings: S,
         truth: Any,
-        members: Sequence[Member],
+        members: Sequence[Member] | Callable[[], Sequence[Member]],
         *,
         about: str,
         infra_budget_s: float = 0.0,
@@ -97,14 +100,16 @@ class GroupScorer(Generic[S]):
     ) -> list[GroupScore]:
         """The scores of completions that share their ground truth, in order; at most MAX_CANDIDATES of them.
 
-        Infra trouble that may pass is tried again for `infra_budget_s` seconds from when it was first met. `grader`
-        takes the place of the one that the settings give. ValueError for a ground truth that can't be graded by; it
-        says `about` whose it is.
+        `members` may be a function that gives them: it is called once, when the group's turn has come. Infra trouble
+        that may pass is tried again for `infra_budget_s` seconds from when it was first met. `grader` takes the place
+        of the one that the settings give. ValueError for a ground truth that can't be graded by; it says `about` whose
+        it is.
         """
         async with self._semaphore(settings):
             loop, threads = asyncio.get_running_loop(), self._threads()
+            members = members() if callable(members) else members
             prepared = await loop.run_in_executor(threads, _prepare, settings, truth, members, about)
-            scores = dict(prepared.refused)
+            scores = dict(prepared.settled)
             if prepared.request is not None:
                 # on a thread too: a grader's first use may look its server up
                 if grader is None:
@@ -177,11 +182,11 @@ class GroupScorer(Generic[S]):
 
 @dataclass(frozen=True, kw_only=True)
 class _Prepared:
-    """A group ready to be graded: the request, which members it covers, and the scores of those that it cannot."""
+    """A group ready to be graded: the request, which members it covers, and the scores of the rest."""
 
     request: GroupRequest | None
     kept: tuple[int, ...]
-    refused: dict[int, GroupScore]
+    settled: dict[int, GroupScore]
 
 
 def _prepare(settings: Scored, truth: Any, members: Sequence[Member], about: str) -> _Prepared:
@@ -191,15 +196,13 @@ def _prepare(settings: Scored, truth: Any, members: Sequence[Member], about: str
     except ValueError as error:
         raise ValueError(f"the ground truth of {about}: {error}") from error
     candidates: dict[int, str] = {}
-    refused: dict[int, GroupScore] = {}
+    settled: dict[int, GroupScore] = {}
     for index, member in enumerate(members):
-        candidate = extract_code(member.completion, entry=entry_of(spec, settings.entry))
-        size = len(candidate.encode("utf-8", "surrogatepass"))
-        if size <= MAX_CANDIDATE_BYTES:
-            candidates[index] = candidate
+        candidate = _candidate_of(member.completion, entry_of(spec, settings.entry))
+        if isinstance(candidate, GroupScore):
+            settled[index] = candidate
         else:
-            message = f"the candidate of {member.name} is {size} bytes; at most {MAX_CANDIDATE_BYTES} are graded"
-            refused[index] = GroupScore(failure=CollimateError(message, None, "candidate_too_large"))
+            candidates[index] = candidate
     request = candidates and GroupRequest(
         template=settings.template,
         spec=spec,
@@ -208,7 +211,25 @@ def _prepare(settings: Scored, truth: Any, members: Sequence[Member], about: str
         timeout_seconds=settings.timeout_seconds,
         deadline_s=settings.deadline_s,
     )
-    return _Prepared(request=request or None, kept=tuple(candidates), refused=refused)
+    return _Prepared(request=request or None, kept=tuple(candidates), settled=settled)
+
+
+def _candidate_of(completion: str, entry: str) -> str | GroupScore:
+    """The code in a completion, or the score of one that is too long to be graded: that is its writer's doing, and
+    the same whoever grades, so no infra error."""
+    if len(completion) > MAX_COMPLETION_CHARS:
+        return _too_long(
+            f"the completion has {len(completion):,} characters; at most {MAX_COMPLETION_CHARS:,} are read"
+        )
+    candidate = extract_code(completion, entry=entry)
+    size = len(candidate.encode("utf-8", "surrogatepass"))
+    if size > MAX_CANDIDATE_BYTES:
+        return _too_long(f"the code has {size:,} bytes; at most {MAX_CANDIDATE_BYTES:,} are graded")
+    return candidate
+
+
+def _too_long(detail: str) -> GroupScore:
+    return GroupScore(reward=0.0, outcome="no_code", detail=detail)
 
 
 def entry_of(spec: RewardSpec, default: str) -> str:
@@ -220,29 +241,6 @@ def entry_of(spec: RewardSpec, default: str) -> str:
 def pieces(positions: Sequence[int]) -> list[Sequence[int]]:
     """A group's positions, cut where it is larger than one request may be."""
     return [positions[start : start + MAX_CANDIDATES] for start in range(0, len(positions), MAX_CANDIDATES)]
-
-
-def cannot_heal(failure: CollimateError) -> bool:
-    """Whether the run itself is at fault: raised whatever the policy, never scored and never tried again."""
-    return failure.is_misconfigured or isinstance(failure, UnsuitableServer) or is_demo_limit(failure)
-
-
-def is_demo_limit(failure: CollimateError) -> bool:
-    """Whether a limit of the demo tier refused the work; its message is for the user, word for word."""
-    return isinstance(failure, DemoTierLimit) or failure.error_code == "demo_tier_limit"
-
-
-def raise_what_cannot_heal(name: str, failure: CollimateError) -> None:
-    """Raises RunMisconfigured for codes that no retry heals, and a tier's or server's refusal as it came."""
-    if failure.is_misconfigured:
-        raise RunMisconfigured(
-            f"{name} was not graded and no retry heals it: {failure.message} ({failure.error_code}). "
-            "The run is set up wrongly; nothing was scored.",
-            failure.status,
-            failure.error_code,
-        ) from failure
-    if cannot_heal(failure):
-        raise failure
 
 
 def _worth_another_try(failure: CollimateError | None) -> bool:

@@ -6,9 +6,9 @@ seed_mode           COLLIMATE_SEED_MODE        vanilla  vanilla, crn, determinis
 base_seed           COLLIMATE_BASE_SEED        none     64 hex characters
 entry               COLLIMATE_ENTRY            "solve"
 concurrency         COLLIMATE_CONCURRENCY      24       execs in flight (inline)
-on_infra_error      COLLIMATE_ON_INFRA_ERROR   raise    raise, neutral (TRL: neutral is the default)
+on_infra_error      COLLIMATE_ON_INFRA_ERROR   raise    raise, neutral, in slime also filter (TRL's default: neutral)
 neutral_reward      COLLIMATE_NEUTRAL_REWARD   0.0      what neutral stands for (TRL: None, always)
-infra_budget_s      COLLIMATE_INFRA_BUDGET_S   600      how long infra trouble is retried (TRL: 0)
+infra_budget_s      COLLIMATE_INFRA_BUDGET_S   600      how long infra trouble is retried (TRL, slime: 0)
 deadline_s          COLLIMATE_DEADLINE_S       3600     one group, all its retries included
 base_url, api_key   as `connect` reads them    as `connect` finds it
 redis_url           COLLIMATE_REDIS_URL        none     queued grading only, and needed there
@@ -21,14 +21,14 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Final
+from typing import Any, ClassVar, Final, TypeVar
 
+from collimate_rl.protocol.bounds import MAX_DEADLINE_S, MAX_TIMEOUT_S
 from collimate_rl.seeds import is_valid_seed
 
 SEED_MODES: Final = ("vanilla", "crn", "deterministic")
-ON_INFRA_ERROR: Final = ("raise", "neutral")
-_OF_CONNECT: Final = frozenset({"base_url", "api_key"})
-"""`connect` reads the environment for these, with an order of its own."""
+
+S = TypeVar("S", bound="HookSettings")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,30 +51,35 @@ class HookSettings:
     run: str = "grade"
     queue: str = "grade"
 
+    POLICIES: ClassVar[tuple[str, ...]] = ("raise", "neutral")
+    """What `on_infra_error` may be."""
+    GIVEN_AS: ClassVar[str] = "{}"
+    """What a setting that is given in code is called there."""
+    CODE_ONLY: ClassVar[frozenset[str]] = frozenset({"base_url", "api_key"})
+    """Not read from the environment here: `connect` reads it for these, with an order of its own."""
+
     def __post_init__(self) -> None:
-        if not self.template:
-            raise ValueError("template is empty: name the template to grade in")
-        if not self.entry.isidentifier():
-            raise ValueError(f"entry is a function's name, not {self.entry!r}")
-        if not 1 <= self.timeout_seconds <= 3600:
-            raise ValueError(f"timeout_seconds is 1 to 3600, not {self.timeout_seconds}")
-        if self.concurrency < 1:
-            raise ValueError(f"concurrency is at least 1, not {self.concurrency}")
-        if not (math.isfinite(self.deadline_s) and self.deadline_s > 0):
-            raise ValueError(f"deadline_s is a positive number of seconds, not {self.deadline_s}")
-        if not (math.isfinite(self.infra_budget_s) and self.infra_budget_s >= 0):
-            raise ValueError(f"infra_budget_s is a number of seconds, 0 for no retry, not {self.infra_budget_s}")
-        if not math.isfinite(self.neutral_reward):
-            raise ValueError(f"neutral_reward is a finite number, not {self.neutral_reward}")
-        if self.seed_mode not in SEED_MODES:
-            raise ValueError(f"seed_mode is one of {', '.join(SEED_MODES)}, not {self.seed_mode!r}")
-        if self.on_infra_error not in ON_INFRA_ERROR:
-            raise ValueError(f"on_infra_error is one of {', '.join(ON_INFRA_ERROR)}, not {self.on_infra_error!r}")
-        if self.base_seed is not None and not is_valid_seed(self.base_seed):
-            raise ValueError(f"base_seed is 64 hex characters, not {self.base_seed!r}")
+        for name, is_right, rule in (
+            ("template", bool(self.template), "the name of the template to grade in"),
+            ("entry", self.entry.isidentifier(), "a function's name"),
+            ("timeout_seconds", 1 <= self.timeout_seconds <= MAX_TIMEOUT_S, f"1 to {MAX_TIMEOUT_S}"),
+            ("concurrency", self.concurrency >= 1, "at least 1"),
+            (
+                "deadline_s",
+                0 < self.deadline_s <= MAX_DEADLINE_S,
+                f"a positive number of seconds to {MAX_DEADLINE_S:g}",
+            ),
+            ("infra_budget_s", 0 <= self.infra_budget_s < math.inf, "a number of seconds, 0 for no retry"),
+            ("neutral_reward", math.isfinite(self.neutral_reward), "a finite number"),
+            ("seed_mode", self.seed_mode in SEED_MODES, f"one of {', '.join(SEED_MODES)}"),
+            ("on_infra_error", self.on_infra_error in self.POLICIES, f"one of {', '.join(self.POLICIES)}"),
+            ("base_seed", self.base_seed is None or is_valid_seed(self.base_seed), "64 hex characters"),
+        ):
+            if not is_right:
+                raise ValueError(f"{self.GIVEN_AS.format(name)} is {rule}, not {getattr(self, name)!r}")
 
     @classmethod
-    def read(cls, *given: Mapping[str, Any], environ: Mapping[str, str] = os.environ, **defaults: Any) -> HookSettings:
+    def read(cls: type[S], *given: Mapping[str, Any], environ: Mapping[str, str] = os.environ, **defaults: Any) -> S:
         """Each setting from the first of `given` that has it and not None, else the environment, else `defaults`, else
         the class' own default. A value that does not fit, and a key of `given` that is no setting, is a ValueError."""
         known = {field.name: field for field in fields(cls)}
@@ -85,8 +90,8 @@ class HookSettings:
         values = dict(defaults)
         for name, field in known.items():
             value = next((one[name] for one in given if one.get(name) is not None), None)
-            source = name
-            if value is None and name not in _OF_CONNECT:
+            source = cls.GIVEN_AS.format(name)
+            if value is None and name not in cls.CODE_ONLY:
                 source = f"COLLIMATE_{name.upper()}"
                 value = environ.get(source) or None
             if value is not None:

@@ -15,8 +15,9 @@ from typing import Any, Final
 from collimate_rl.errors import CollimateError
 from collimate_rl.grading.grader import GroupScore
 from collimate_rl.hooks.blocking import wait_for
+from collimate_rl.hooks.policy import raise_what_cannot_heal, settle
 from collimate_rl.hooks.rows import find_ground_truth, seed_for, text_of, without_gaps
-from collimate_rl.hooks.scoring import GroupScorer, Member, raise_what_cannot_heal
+from collimate_rl.hooks.scoring import GroupScorer, Member
 from collimate_rl.hooks.settings import HookSettings
 from collimate_rl.skyrl.feedback import feedback, public_tests_of
 from collimate_rl.skyrl.reuse import SessionGrader
@@ -83,14 +84,16 @@ class CodeEpisode:
         self.turns += 1
         self._last = score
         self._retries += score.attempts - 1
-        failure = score.failure
-        if failure is not None:
-            return self._ungraded(failure)
+        self._failed = score.failure is not None
+        settings = self._settings
+        (reward,) = settle("skyrl", settings, [(self._name(), score)], no_verdict=settings.neutral_reward)
+        if score.failure is not None:
+            return {"observations": [], "reward": reward, "done": True, "metadata": _failure_account(score.failure)}
         done = score.outcome == "passed" or self.turns >= self.max_turns
         observations = [] if done else [{"role": "user", "content": self._feedback(action, score)}]
         return {
             "observations": observations,
-            "reward": score.reward if done else 0.0,
+            "reward": reward if done else 0.0,
             "done": done,
             "metadata": self._account(score),
         }
@@ -141,16 +144,6 @@ class CodeEpisode:
             return {**truth, "prompt": self._prompt}
         return truth
 
-    def _ungraded(self, failure: CollimateError) -> dict[str, Any]:
-        self._failed = True
-        raise_what_cannot_heal(self._name(), failure)
-        if self._settings.on_infra_error == "raise":
-            raise failure
-        log.warning("%s was not graded and gets the neutral reward: %s", self._name(), failure.message)
-        account = {"infra_error": True, "error_code": failure.error_code or "unknown", "detail": failure.message}
-        reward = self._settings.neutral_reward
-        return {"observations": [], "reward": reward, "done": True, "metadata": {"collimate": account}}
-
     def _feedback(self, action: str, score: GroupScore) -> str:
         """What the model is told. Public tests are graded by themselves, so that they can be shown where they fail."""
         public = without_gaps(public_tests_of(self._extras))
@@ -180,6 +173,11 @@ class CodeEpisode:
         info = self._extras.get("extra_info")
         index = info.get("index") if isinstance(info, Mapping) else self._extras.get("index")
         return f"the row with index {index} of {self._extras.get('data_source')}"
+
+
+def _failure_account(failure: CollimateError) -> dict[str, Any]:
+    account = {"infra_error": True, "error_code": failure.error_code or "unknown", "detail": failure.message}
+    return {"collimate": account}
 
 
 def _settings_in(layer: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,18 +7,19 @@ What slime asks of a reward hook, and how it is met here:
   to a loop (the semaphore) is kept per running loop.
 - None is a TypeError there, NaN poisons the group, a short list misaligns: what comes back is a finite float per sample
   in the shape that was asked for. None only under `collimate_on_infra_error="filter"`, with `drop_infra_groups`.
-- Infra trouble is never a 0: it raises (the default), or leaves the sample unrewarded and flagged.
+- Infra trouble is never a 0 of ours: it raises (the default), leaves the sample unrewarded for the filter, or gives it
+  the neutral reward that the run asked for; flagged in its metadata in every case.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from typing import Any
 
 from collimate_rl.grading.grader import Grader, GroupScore
-from collimate_rl.hooks.scoring import GroupScorer, Member, pieces, raise_what_cannot_heal
+from collimate_rl.hooks.policy import settle
+from collimate_rl.hooks.scoring import GroupScorer, Member, pieces
 from collimate_rl.slime.samples import (
     META_KEY,
     Nested,
@@ -31,8 +32,6 @@ from collimate_rl.slime.samples import (
     shaped_like,
 )
 from collimate_rl.slime.settings import SlimeSettings
-
-log = logging.getLogger("collimate_rl.slime")
 
 
 class RewardHook:
@@ -54,9 +53,9 @@ class RewardHook:
         """Rewards in the shape of `samples`: a number, a list, or a list of lists; dicts under slime's --reward-key.
 
         Raises ValueError for a sample without usable ground truth, RunMisconfigured for infra codes that no retry
-        heals, and CollimateError for other infra trouble unless the run asked for "filter".
+        heals, and CollimateError for other infra trouble unless the run asked for "filter" or "neutral".
         """
-        settings = SlimeSettings.read(args)
+        settings = SlimeSettings.of(args)
         flat = flatten(samples)
         groups = [(truth, piece) for truth, positions in partition(flat) for piece in pieces(positions)]
         tasks = [
@@ -75,8 +74,11 @@ class RewardHook:
         }
         for position, sample in enumerate(flat):
             _account(sample, scores[position])
-        _raise_failures(settings, [(sample, scores[position]) for position, sample in enumerate(flat)])
-        return shaped_like(samples, [_reward(settings, scores[position]) for position in range(len(flat))])
+        scored = [(describe(sample), scores[position]) for position, sample in enumerate(flat)]
+        neutral = settings.neutral_reward if settings.on_infra_error == "neutral" else None
+        rewards = settle("slime", settings, scored, no_verdict=neutral)
+        outcomes = [score.outcome for _, score in scored]
+        return shaped_like(samples, [_answer(settings, *pair) for pair in zip(rewards, outcomes, strict=True)])
 
     async def _group(self, settings: SlimeSettings, truth: Any, samples: list[Any]) -> list[GroupScore]:
         """The scores of samples that share their ground truth, in order."""
@@ -85,7 +87,8 @@ class RewardHook:
             for sample in samples
         ]
         where = "metadata (its label is empty)" if isinstance(truth, dict) and not samples[0].label else "label"
-        return await self._scorer.scores(settings, truth, members, about=f"{members[0].name}, in its {where}")
+        about = f"{members[0].name}, in its {where}"
+        return await self._scorer.scores(settings, truth, members, about=about, infra_budget_s=settings.infra_budget_s)
 
 
 def _account(sample: Any, score: GroupScore) -> None:
@@ -105,17 +108,5 @@ def _account(sample: Any, score: GroupScore) -> None:
     }
 
 
-def _raise_failures(settings: SlimeSettings, scored: list[tuple[Any, GroupScore]]) -> None:
-    """Raises for infra trouble where the run's policy, or the trouble itself, asks for it; logs what is filtered."""
-    failed = [(sample, score.failure) for sample, score in scored if score.failure is not None]
-    for sample, failure in failed:
-        raise_what_cannot_heal(describe(sample), failure)
-    for sample, failure in failed:
-        if settings.on_infra_error == "raise":
-            raise failure
-        log.warning("%s was not graded, its group is to be dropped: %s", describe(sample), failure.message)
-
-
-def _reward(settings: SlimeSettings, score: GroupScore) -> Any:
-    """What slime gets for one sample: None only where `_raise_failures` let a failure pass."""
-    return {settings.reward_key: score.reward, "outcome": score.outcome} if settings.reward_key else score.reward
+def _answer(settings: SlimeSettings, reward: float | None, outcome: str | None) -> Any:
+    return {settings.reward_key: reward, "outcome": outcome} if settings.reward_key else reward

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
-from collimate_rl.hooks.rows import seed_for
+from collimate_rl.hooks.rows import same_truth, seed_for
 from collimate_rl.slime.settings import SlimeSettings
 
 Nested: TypeAlias = Any
@@ -88,7 +88,7 @@ def partition(samples: list[Any], truth_of: Callable[[Any], Any] = ground_truth_
         truth = truth_of(sample)
         group_index = getattr(sample, "group_index", None)
         for known_index, known_truth, positions in groups:
-            if known_index == group_index and (known_truth is truth or known_truth == truth):
+            if known_index == group_index and same_truth(known_truth, truth):
                 positions.append(position)
                 break
         else:

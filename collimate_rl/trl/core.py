@@ -8,18 +8,15 @@ is the only reward function, TRL makes an advantage from 0 of a row on which all
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final
 
-from collimate_rl.errors import CollimateError
 from collimate_rl.grading.grader import Grader, GroupScore
 from collimate_rl.hooks.blocking import wait_for
-from collimate_rl.hooks.rows import ground_truth_of, seed_for, text_of
-from collimate_rl.hooks.scoring import GroupScorer, Member, pieces, raise_what_cannot_heal
+from collimate_rl.hooks.policy import settle
+from collimate_rl.hooks.rows import ground_truth_of, same_truth, seed_for, text_of
+from collimate_rl.hooks.scoring import GroupScorer, Member, pieces
 from collimate_rl.hooks.settings import HookSettings
-
-log = logging.getLogger("collimate_rl.trl")
 
 RewardFunc = Callable[..., "list[float | None]"]
 AsyncRewardFunc = Callable[..., "Coroutine[Any, Any, list[float | None]]"]
@@ -80,7 +77,9 @@ class TrlHook:
                 task.cancel()
         scores = [graded[position] for position in range(len(completions))]
         _tell(scores, columns)
-        return _rewards(settings, scores)
+        return settle(
+            "trl", settings, [(_name(position), score) for position, score in enumerate(scores)], no_verdict=None
+        )
 
     async def _group(
         self,
@@ -129,7 +128,7 @@ def partition(rows: Sequence[Mapping[str, Any]], prompts: Sequence[Any]) -> list
                 f"nor those of a known data set; its columns are {', '.join(row) or 'none'}"
             )
         for known_prompt, known_truth, positions in groups:
-            if known_prompt == prompt and known_truth == truth:
+            if known_prompt == prompt and same_truth(known_truth, truth):
                 positions.append(position)
                 break
         else:
@@ -152,16 +151,3 @@ def _tell(scores: Sequence[GroupScore], columns: Mapping[str, Any]) -> None:
     log_metric = columns.get("log_metric")
     if callable(log_metric):
         log_metric("collimate/infra_errors", float(failed))
-
-
-def _rewards(settings: HookSettings, scores: Sequence[GroupScore]) -> list[float | None]:
-    failures: list[tuple[int, CollimateError]] = [
-        (position, score.failure) for position, score in enumerate(scores) if score.failure is not None
-    ]
-    for position, failure in failures:
-        raise_what_cannot_heal(_name(position), failure)
-    for position, failure in failures:
-        if settings.on_infra_error == "raise":
-            raise failure
-        log.warning("%s was not graded: %s", _name(position), failure.message)
-    return [score.reward for score in scores]

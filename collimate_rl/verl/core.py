@@ -1,24 +1,26 @@
 """verl's `compute_score`, written once: it takes a `Grader`, and is the same for inline and for queued grading.
 
 verl calls it by keyword, one sample a call, on a loop that holds many of them, without a timeout; every sample's dict
-must have the same keys. verl has no word for "no verdict": infra trouble is retried until its budget is spent, and then
+must have the same keys. Samples of one row that come together are graded as one group (`collimate_rl.verl.siblings`).
+verl has no word for "no verdict": infra trouble is retried until its budget is spent, and then
 raised, or under `COLLIMATE_ON_INFRA_ERROR=neutral` scored with the neutral reward, flagged by `infra_error` 1.0.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from collimate_rl.grading.grader import Grader, GroupScore
+from collimate_rl.grading.grader import Grader
+from collimate_rl.hooks.policy import settle
 from collimate_rl.hooks.rows import find_ground_truth, ground_truth_of, seed_for, text_of, without_gaps
-from collimate_rl.hooks.scoring import GroupScorer, Member, raise_what_cannot_heal
+from collimate_rl.hooks.scoring import GroupScorer, Member
 from collimate_rl.hooks.settings import HookSettings
-
-log = logging.getLogger("collimate_rl.verl")
+from collimate_rl.verl.siblings import Siblings
 
 _PREFIX: Final = "collimate_"
+_ROW_KEYS: Final = ("uid", "index")
+"""What of extra_info tells rows with the same ground truth apart."""
 
 
 class VerlHook:
@@ -30,7 +32,7 @@ class VerlHook:
         *,
         groups_in_flight: Callable[[HookSettings], int] = lambda settings: settings.concurrency,
     ) -> None:
-        self._scorer = GroupScorer(grader_for, groups_in_flight=groups_in_flight)
+        self._siblings = Siblings(GroupScorer(grader_for, groups_in_flight=groups_in_flight))
 
     async def score(
         self, data_source: Any, solution_str: Any, ground_truth: Any, extra_info: Any, kwargs: Mapping[str, Any]
@@ -52,25 +54,14 @@ class VerlHook:
         if truth is None:
             raise ValueError(f"{name} has no ground truth: neither in reward_model.ground_truth nor in extra_info")
         member = Member(completion=text_of(solution_str), seed=seed_for(settings, [info], truth, name), name=name)
-        (score,) = await self._scorer.scores(
-            settings, truth, [member], about=name, infra_budget_s=settings.infra_budget_s
-        )
-        return _answer(settings, name, score)
-
-
-def _answer(settings: HookSettings, name: str, score: GroupScore) -> dict[str, Any]:
-    reward, failure = score.reward, score.failure
-    if failure is not None:
-        raise_what_cannot_heal(name, failure)
-        if settings.on_infra_error == "raise":
-            raise failure
-        log.warning("%s was not graded and gets the neutral reward: %s", name, failure.message)
-        reward = settings.neutral_reward
-    assert reward is not None, "a score without a reward has a failure"
-    return {
-        "score": reward,
-        "passed": float(score.outcome == "passed"),
-        "infra_error": float(failure is not None),
-        "outcome": score.outcome or "",
-        "error_code": (failure.error_code or "unknown") if failure is not None else "",
-    }
+        row = (str(data_source), *(repr(info.get(name)) for name in _ROW_KEYS))
+        score = await self._siblings.score(settings, row, truth, member, infra_budget_s=settings.infra_budget_s)
+        (reward,) = settle("verl", settings, [(name, score)], no_verdict=settings.neutral_reward)
+        failure = score.failure
+        return {
+            "score": reward,
+            "passed": float(score.outcome == "passed"),
+            "infra_error": float(failure is not None),
+            "outcome": score.outcome or "",
+            "error_code": (failure.error_code or "unknown") if failure is not None else "",
+        }

@@ -17,6 +17,7 @@ import collimate_rl.slime
 import collimate_rl.slime.reward as inline
 from collimate_rl.errors import CollimateError, RunMisconfigured
 from collimate_rl.grading.grader import GroupRequest, GroupScore
+from collimate_rl.hooks.policy import hook_counts
 from collimate_rl.seeds import DET_SEED, seed_from_key
 from collimate_rl.slime import drop_infra_groups
 from collimate_rl.slime.core import RewardHook
@@ -212,24 +213,28 @@ def test_code_is_extracted_for_the_configured_entry() -> None:
     assert grader.requests[0].candidates[0].strip() == "def area(x):\n    return x * x"
 
 
-def test_a_candidate_above_the_size_cap_is_no_zero() -> None:
+@pytest.mark.parametrize("filler", [1 << 20, 9 << 20])
+def test_a_completion_that_is_too_long_is_its_writers_doing_and_no_infra_error(filler: int) -> None:
     samples = group(2)
-    samples[0].response = "x = 1  # " + "a" * (1 << 20)
-    with pytest.raises(CollimateError, match="at most 1048576") as caught:
-        ask(FakeGrader(), samples)
-    assert caught.value.error_code == "candidate_too_large"
-    assert ask(FakeGrader(), samples, collimate_on_infra_error="filter") == [None, 1.0]
+    samples[0].response = "x = 1  # " + "a" * filler
+    grader = FakeGrader()
+    assert ask(grader, samples) == [0.0, 1.0]
+    assert [len(request.candidates) for request in grader.requests] == [1]
+    account = samples[0].metadata and samples[0].metadata["collimate"]
+    assert (account["outcome"], account["infra_error"]) == ("no_code", False)
+    assert "at most" in account["detail"]
+    assert ask(FakeGrader(), samples[:1]) == [0.0]
 
 
 # -- configuration
 
 
 def test_args_win_over_the_environment_which_wins_over_the_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert SlimeSettings.read(Namespace()) == SlimeSettings()
+    assert SlimeSettings.of(Namespace()) == SlimeSettings()
     monkeypatch.setenv("COLLIMATE_TEMPLATE", "from-env")
     monkeypatch.setenv("COLLIMATE_TIMEOUT_SECONDS", "7")
     monkeypatch.setenv("COLLIMATE_CONCURRENCY", "3")
-    settings = SlimeSettings.read(Namespace(collimate_template="from-args", collimate_concurrency=None))
+    settings = SlimeSettings.of(Namespace(collimate_template="from-args", collimate_concurrency=None))
     assert (settings.template, settings.timeout_seconds, settings.concurrency) == ("from-args", 7, 3)
 
 
@@ -249,7 +254,7 @@ def test_args_win_over_the_environment_which_wins_over_the_defaults(monkeypatch:
 def test_a_bad_setting_is_a_value_error_that_names_it(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(f"COLLIMATE_{name.upper()}", value)
     with pytest.raises(ValueError, match=f"(?i)collimate_{name}"):
-        SlimeSettings.read(Namespace())
+        SlimeSettings.of(Namespace())
 
 
 def test_limits_and_template_reach_the_grader() -> None:
@@ -347,7 +352,30 @@ def test_filter_looks_below_the_reward_key() -> None:
     assert (drop_infra_groups(args, samples).keep, drop_infra_groups(args, samples).reason) == (False, "no_reward")
 
 
-@pytest.mark.parametrize("policy", ["raise", "filter"])
+def test_neutral_gives_what_the_run_asked_for_flagged_and_counted() -> None:
+    samples = group(2)
+    samples[1].response = "def solve(x):\n    return unlucky\n"
+    args = Namespace(collimate_on_infra_error="neutral", collimate_neutral_reward=-0.25)
+    grader = FakeGrader(lambda candidate: infra() if "unlucky" in candidate else 1.0)
+    before = hook_counts("slime")
+    assert asyncio.run(hook(grader).rewards(args, samples)) == [1.0, -0.25]
+    assert [s.metadata and s.metadata["collimate"]["infra_error"] for s in samples] == [False, True]
+    after = hook_counts("slime")
+    assert after.graded - before.graded == 1
+    assert after.neutral - before.neutral == 1
+    assert after.infra_errors["at_capacity"] - before.infra_errors.get("at_capacity", 0) == 1
+
+
+def test_what_is_raised_is_counted_and_no_neutral_reward() -> None:
+    before = hook_counts("slime")
+    with pytest.raises(CollimateError):
+        ask(FakeGrader(lambda candidate: infra()), group(2), collimate_neutral_reward=0.5)
+    after = hook_counts("slime")
+    assert after.neutral == before.neutral
+    assert after.infra_errors["at_capacity"] - before.infra_errors.get("at_capacity", 0) == 2
+
+
+@pytest.mark.parametrize("policy", ["raise", "filter", "neutral"])
 @pytest.mark.parametrize("code", ["no_template", "unauthorized", "bad_request", "invalid_seed"])
 def test_codes_that_no_retry_heals_always_raise(policy: str, code: str) -> None:
     with pytest.raises(RunMisconfigured) as caught:
