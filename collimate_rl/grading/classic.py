@@ -8,6 +8,7 @@ from collimate_rl.grading.calls import no_code, raw_of
 from collimate_rl.grading.execute import ExecRequest
 from collimate_rl.grading.result import MAX_TAIL, GradeResult
 from collimate_rl.grading.run import Graded, GroupRun
+from collimate_rl.grading.smells import FLOOD
 from collimate_rl.sandbox import ExecResult
 from collimate_rl.specs import RewardSpec
 
@@ -45,6 +46,7 @@ def grade_classic(run: GroupRun, spec: RewardSpec) -> None:
             detail=detail,
             output_tail=output[-MAX_TAIL:],
             truncated=len(output) > MAX_TAIL,
+            flags=("flooded_output",) if len(output) > FLOOD else (),
         )
 
     run.each(grade_one)

@@ -41,13 +41,16 @@ class Case:
 @dataclass(frozen=True, kw_only=True)
 class Report:
     """A runner's whole result. `cases` ends where the time did, or (`lost`) where no process could be had any more;
-    `tail` is the end of `seen` bytes of prints."""
+    `tail` is the end of `seen` bytes of prints; `touched`: the harness' places changed while the candidate ran;
+    `python` is the version of the interpreter that ran it."""
 
     load: Case
     cases: tuple[Case, ...]
     tail: bytes
     seen: int
     lost: bool = False
+    touched: bool = False
+    python: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +108,8 @@ def read_report(stdout: str, mark: str, ops: int) -> Report | None:
             tail=bytes.fromhex(header["tail"]),
             seen=int(header["seen"]),
             lost=bool(header.get("lost")),
+            touched=bool(header.get("touched")),
+            python=str(header.get("py", ""))[:40],
         )
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError):
         return None

@@ -7,10 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
+from collimate_rl.grading.version import grader_version
 from collimate_rl.protocol.codes import OUTCOMES
-
-GRADER_VERSION: Final = "1"
-"""Changes whenever the same candidate could score otherwise."""
 
 MAX_DETAIL: Final = 4096
 MAX_TAIL: Final = 4096
@@ -49,7 +47,7 @@ class GradeResult:
     error_code: str | None = None
     integrity: Literal["split", "shared"] = "split"
     cases: tuple[CaseResult, ...] = field(default=(), repr=False)
-    grader_version: str = GRADER_VERSION
+    grader_version: str = field(default_factory=grader_version)
     cases_total: int = 0
     cases_passed: int = 0
     detail: str | None = None
@@ -58,6 +56,9 @@ class GradeResult:
     judge_time_ms: float = 0.0
     session_id: str | None = None
     flags: tuple[str, ...] = ()
+    """Names out of `protocol.flags.FLAGS`: what smells, with no influence on the reward."""
+    python: str = ""
+    """The version of the interpreter that ran the candidate, as its runner saw it; empty where no runner told."""
 
     def __post_init__(self) -> None:
         if self.reward is None:

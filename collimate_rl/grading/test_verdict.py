@@ -7,6 +7,7 @@ from typing import Any
 from collimate_rl.grading.calls import SHOWN_CASES
 from collimate_rl.grading.frames import exception_of, failure_of
 from collimate_rl.grading.result import MAX_DETAIL, MAX_TAIL, CaseResult, GradeResult
+from collimate_rl.grading.smells import smells_of
 from collimate_rl.grading.test_judge import Told
 from collimate_rl.grading.test_rounds import MAX_ROUNDS, Contender
 
@@ -41,6 +42,7 @@ def graded(contender: Contender, told: Told | None, *, per_assert: bool) -> Grad
         truncated=bool(report and report.seen > MAX_TAIL),
         judge_time_ms=contender.judge_ms,
         flags=_flags(contender, told),
+        python=report.python if report else "",
     )
 
 
@@ -125,6 +127,8 @@ def _cases(contender: Contender, told: Told | None, outcome: str, per_assert: bo
 
 def _flags(contender: Contender, told: Told | None) -> tuple[str, ...]:
     flags = set(told.report["flags"]) if told is not None and told.report else set()
+    if contender.answer is not None:
+        flags.update(smells_of(contender.report, contender.answer))
     if contender.turn:
         flags.add("replanned")
     if told is not None and told.report.get("unsafe"):

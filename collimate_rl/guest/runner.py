@@ -12,9 +12,10 @@ ops; `prints`: report what each op printed. An op is `{"stdin": text}`, or `{"f"
 tree}`: target `["n", name]`, `["h", handle]` or `["p", op]` (that op's result); `do` is "call" (the default), "get",
 "set", "iter" or one of UNARY.
 
-The result: a line `mark` + " begin"; a header `{"load": [kind, ms], "cases": [[kind, ms], …], "tail", "seen", "lost"}`
-with an entry per op reached (and, with `prints`, its output as a third item), "lost" when no further candidate could be
-had; a line of JSON for the load and one for each of those; `mark` + " end " and how it came (see `kept`). Kinds: "v"
+The result: a line `mark` + " begin"; a header `{"load": [kind, ms], "cases": [[kind, ms], …], "tail", "seen", "lost",
+"touched", "py"}` with an entry per op reached (and, with `prints`, its output as a third item), "lost" when no further
+candidate could be had, "touched" when our places in the sandbox changed meanwhile, "py" the interpreter's version; a
+line of JSON for the load and one for each of those; `mark` + " end " and how it came (see `kept`). Kinds: "v"
 value `{"v": tree, "u"?: bodies}`; "x" exception `{"x": tree, "at": line, "u"?}`; "o" opaque, "l" beyond a limit
 (reasons); "e" no entry; "p" program done (its output); "t" timeout; "d" died (exit code, or minus a signal); "m" out of
 memory; "b" no frame of ours.
@@ -48,6 +49,7 @@ def perform(holder: Holder, job: Dict[str, Any]) -> str:
     load: List[Any] = ["v", 0.0]
     lines = ["null"]
     room = job["all_bytes"]
+    before = stamps(job)
     for index, op in enumerate(ops):
         if not left(job):
             break
@@ -90,7 +92,19 @@ def perform(holder: Holder, job: Dict[str, Any]) -> str:
         load, lines = [kind, ms], [line]
     holder.kill()
     header = {"load": load, "cases": cases, "tail": holder.tail.hex(), "seen": holder.seen, "lost": holder.lost}
+    header["touched"], header["py"] = stamps(job) != before, sys.version.split()[0]
     return "\n".join([dumps(header), *lines, ""])
+
+
+def stamps(job: Dict[str, Any]) -> List[int]:
+    """When our places last changed; 0 for what isn't there."""
+    found = []
+    for path in (JOB, KEPT, "%s/%s" % (KEPT, job["id"])):
+        try:
+            found.append(os.stat(path).st_mtime_ns)
+        except OSError:
+            found.append(0)
+    return found
 
 
 def left(job: Dict[str, Any]) -> float:

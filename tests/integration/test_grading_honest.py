@@ -26,11 +26,13 @@ def client(daemon_socket: str) -> CollimateClient:
 def test_programs(client: CollimateClient) -> None:
     results = grade_batch(client, "py", list(honest.PROGRAMS.values()), SUMS, concurrency=3)
     assert {name: r.detail for name, r in zip(honest.PROGRAMS, results, strict=True) if r.reward != 1.0} == {}
+    assert {name: r.flags for name, r in zip(honest.PROGRAMS, results, strict=True) if r.flags} == {}
 
 
 def test_functions(client: CollimateClient) -> None:
     results = grade_batch(client, "py", list(honest.FUNCTIONS.values()), SQUARES, concurrency=3)
     assert {name: r.detail for name, r in zip(honest.FUNCTIONS, results, strict=True) if r.reward != 1.0} == {}
+    assert {name: r.flags for name, r in zip(honest.FUNCTIONS, results, strict=True) if r.flags} == {}
 
 
 ANSWERS: list[tuple[str, Any, Any]] = [
