@@ -65,12 +65,20 @@ class Rules(NamedTuple):
     """How values are compared.
 
     `json` forgives what JSON can't tell apart, and lets nan equal nan; `tolerance` lets non-integers differ, relative
-    above 1; `unordered` ignores the order of the outermost list.
+    above 1, or absolute beside a `relative` one, of which the larger counts; `unordered` ignores the order of the
+    outermost list.
     """
 
     json: bool = False
     tolerance: float | None = None
     unordered: bool = False
+    relative: float | None = None
+
+    def near(self, size: float) -> float | None:
+        """How far a number may be from an expected one of this size; None where it has to be equal."""
+        if self.relative is not None:
+            return max(self.tolerance or 0.0, self.relative * size)
+        return None if self.tolerance is None else self.tolerance * max(1.0, size)
 
 
 class Expected:
@@ -169,13 +177,13 @@ class _Comparison:
         try:
             if x == y:
                 return True
-            if self.rules.tolerance is None or (isinstance(x, int) and isinstance(y, int)):
+            if self.rules.near(0.0) is None or (isinstance(x, int) and isinstance(y, int)):
                 return False
             if isinstance(x, complex) or isinstance(y, complex):
                 apart, size = abs(complex(x) - complex(y)), abs(complex(y))
             else:
                 apart, size = abs(float(x) - float(y)), abs(float(y))
-            if not apart <= self.rules.tolerance * max(1.0, size) < float("inf"):
+            if not apart <= (self.rules.near(size) or 0.0) < float("inf"):
                 return False
             # However large an integer is, only what rounds to it is close to it: a guess of its leading digits is not.
             return not isinstance(y, int) or abs(Fraction(complex(x).real) - y) < Fraction(1, 2)

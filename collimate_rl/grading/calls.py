@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from collimate_rl.grading.frames import Case, Report, compose, exception_of, failure_of, read_report
 from collimate_rl.grading.result import MAX_DETAIL, MAX_TAIL, CaseResult, GradeResult, SpecFault
 from collimate_rl.grading.run import Graded, GroupRun
+from collimate_rl.grading.smells import smells_of
 from collimate_rl.guest.codec import BadTree, Tree, decode, loads
 from collimate_rl.sandbox import ExecResult
+from collimate_rl.specs.options import Credit
 from collimate_rl.values import Expected
 
 VALUE_BYTES: Final = 1 << 20
@@ -24,6 +26,11 @@ STDIN_CASE_S: Final = 6.0
 
 Verdicts = list[tuple[str, float, str]]
 """Per case: outcome, milliseconds, words for people."""
+Judge = Callable[[int, Case], tuple[str, str]]
+"""Outcome and words of the case at a place."""
+Check = Callable[[Sequence[Case]], tuple[Judge, float]]
+"""Judges all of a candidate's cases elsewhere; the milliseconds that it took."""
+FRACTION: Final = Credit()
 
 
 def total_s(timeout_seconds: int) -> float:
@@ -48,6 +55,7 @@ def runner_job(
         "arguments": False,
         "handles": False,
         "prints": False,
+        "stop": False,
         **fields,
     }
 
@@ -83,11 +91,15 @@ def grade_calls(
     case_timeout_s: float | None,
     seed: str | None,
     judge_time_ms: float = 0.0,
+    credit: Credit = FRACTION,
+    flags: Sequence[str] = (),
+    check: Check | None = None,
 ) -> Graded:
-    """Run one candidate's calls and compare what came back."""
+    """Run one candidate's calls and compare what came back; `check` judges values instead, all of a candidate's at
+    once."""
     candidate = run.candidates[index]
     if not candidate.strip():
-        return no_code(seed)
+        return no_code(seed, flags)
     job = runner_job(
         candidate,
         ops,
@@ -95,13 +107,18 @@ def grade_calls(
         case_s=case_timeout_s or run.timeout_seconds / 2,
         entry=entry,
         id=run.exec_id(index),
+        stop=credit.stops,
         **output_room([len(each.text) for each in expected], INT_AS_FLOAT),
     )
     framed = compose("runner", job, timeout_seconds=run.timeout_seconds, seed=seed)
     answer = run.run(framed.request, role="runner", index=index)
     report = read_report(answer.stdout, framed.mark, len(ops))
-    verdicts = verdicts_of(report, len(ops), lambda n, case: _judge(case, expected[n]), answer)
-    return result_of(answer, report, verdicts, judge_time_ms=judge_time_ms)
+    judge: Judge = lambda n, case: _judge(case, expected[n])  # noqa: E731 - one of two
+    if check is not None and report is not None:
+        judge, spent_ms = check(report.cases)
+        judge_time_ms += spent_ms
+    verdicts = verdicts_of(report, len(ops), judge, answer)
+    return result_of(answer, report, verdicts, judge_time_ms=judge_time_ms, credit=credit, flags=flags)
 
 
 def _judge(case: Case, expected: Expected) -> tuple[str, str]:
@@ -146,10 +163,17 @@ def verdicts_of(report: Report | None, total: int, judge: Any, answer: ExecResul
 
 
 def result_of(
-    answer: ExecResult, report: Report | None, verdicts: Verdicts, *, judge_time_ms: float = 0.0
+    answer: ExecResult,
+    report: Report | None,
+    verdicts: Verdicts,
+    *,
+    judge_time_ms: float = 0.0,
+    program: bool = False,
+    credit: Credit = FRACTION,
+    flags: Sequence[str] = (),
 ) -> GradeResult:
-    """The grade: the fraction of cases passed, and the first failure's outcome."""
-    passed = sum(outcome == "passed" for outcome, _, _ in verdicts)
+    """The grade: what the passed cases are worth, and the first failure's outcome. `program`: it ran as a whole one;
+    `flags` are those of the spec itself."""
     failing = next((n for n, verdict in enumerate(verdicts) if verdict[0] != "passed"), None)
     outcome, detail = "passed", None
     if failing is not None:
@@ -157,8 +181,9 @@ def result_of(
         detail = f"case {failing + 1} of {len(verdicts)}: {outcome}" + (f": {words}" if words else "")
     elif not verdicts:
         outcome, detail = _without_cases(report)
+    shown = verdicts[: failing + 1] if credit.stops and failing is not None else verdicts
     return GradeResult(
-        reward=passed / len(verdicts) if verdicts else 0.0,
+        reward=credit.reward([outcome == "passed" for outcome, _, _ in verdicts]),
         seed=answer.seed,
         seed_ack=answer.seed_ack,
         exit_code=answer.exit_code,
@@ -166,13 +191,15 @@ def result_of(
         exec_time_ms=answer.exec_time_ms,
         raw=raw_of(answer),
         outcome=outcome,
-        cases=tuple(CaseResult(each, ms) for each, ms, _ in verdicts[:SHOWN_CASES]),
+        cases=tuple(CaseResult(each, ms) for each, ms, _ in shown[:SHOWN_CASES]),
         cases_total=len(verdicts),
-        cases_passed=passed,
+        cases_passed=sum(outcome == "passed" for outcome, _, _ in shown),
         detail=detail[:MAX_DETAIL] if detail else None,
         output_tail=report.tail[-MAX_TAIL:] if report else b"",
         truncated=bool(report and report.seen > MAX_TAIL),
         judge_time_ms=judge_time_ms,
+        flags=tuple(sorted({*smells_of(report, answer, program=program), *flags})),
+        python=report.python if report else "",
     )
 
 
@@ -191,6 +218,8 @@ def _without_cases(report: Report | None) -> tuple[str, str]:
     return "wrong_answer", "there is no case to pass"
 
 
-def no_code(seed: str | None) -> GradeResult:
+def no_code(seed: str | None, flags: Sequence[str] = ()) -> GradeResult:
     """The grade of a completion without code: nothing is run."""
-    return GradeResult(reward=0.0, seed=seed, outcome="no_code", detail="the completion holds no code")
+    return GradeResult(
+        reward=0.0, seed=seed, outcome="no_code", detail="the completion holds no code", flags=tuple(flags)
+    )

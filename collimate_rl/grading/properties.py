@@ -15,6 +15,7 @@ from collimate_rl.grading.unit import rules_of
 from collimate_rl.guest.codec import BadTree, loads
 from collimate_rl.seeds import fresh_seed
 from collimate_rl.specs import PropertyReward
+from collimate_rl.specs.options import Credit
 from collimate_rl.specs.properties import reference_source
 from collimate_rl.values import Expected
 
@@ -63,6 +64,7 @@ def grade_property(run: GroupRun, spec: PropertyReward) -> None:
             case_timeout_s=spec.case_timeout_s,
             seed=seed,
             judge_time_ms=cases.ms,
+            credit=Credit(mode=spec.credit),
         )
 
     run.each(grade_one)

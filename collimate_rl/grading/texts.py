@@ -30,7 +30,7 @@ def same_text(got: str, want: str, options: CompareOptions) -> bool:
         return False
     if options.unordered:
         return Counter(ours) == Counter(theirs)
-    return all(_same(a, b, options.tolerance) for a, b in zip(theirs, ours, strict=True))
+    return all(_same(a, b, options) for a, b in zip(theirs, ours, strict=True))
 
 
 def _lines(text: str) -> list[str]:
@@ -38,19 +38,19 @@ def _lines(text: str) -> list[str]:
     return [line.strip() for line in text.strip().split("\n")]
 
 
-def _same(got: str, want: str, tolerance: float | None) -> bool:
+def _same(got: str, want: str, options: CompareOptions) -> bool:
     if got == want:
         return True
-    if tolerance is None:
+    if options.near(0.0) is None:
         return False
     ours, theirs = want.split(), got.split()
     if len(ours) != len(theirs):
         return False
-    return all(a == b or _close(a, b, tolerance) for a, b in zip(theirs, ours, strict=True))
+    return all(a == b or _close(a, b, options) for a, b in zip(theirs, ours, strict=True))
 
 
-def _close(got: str, want: str, tolerance: float) -> bool:
-    """Two decimal numbers within the tolerance, relative above 1; two integers only when they are the same.
+def _close(got: str, want: str, options: CompareOptions) -> bool:
+    """Two decimal numbers within the tolerances; two integers only when they are the same.
 
     However large an expected integer is, only what rounds to it is close to it: a guess of its leading digits is not.
     """
@@ -60,5 +60,5 @@ def _close(got: str, want: str, tolerance: float) -> bool:
     if is_whole and _INTEGER.fullmatch(got):
         return int(got) == int(want)
     a, b = float(got), float(want)
-    near = math.isfinite(a) and math.isfinite(b) and abs(a - b) <= tolerance * max(1.0, abs(b))
+    near = math.isfinite(a) and math.isfinite(b) and abs(a - b) <= (options.near(b) or 0.0)
     return near and (not is_whole or abs(Fraction(got) - int(want)) < Fraction(1, 2))

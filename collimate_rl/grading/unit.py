@@ -7,6 +7,7 @@ from typing import Final
 
 from collimate_rl.grading.calls import (
     STDIN_CASE_S,
+    Judge,
     call_op,
     grade_calls,
     no_code,
@@ -15,13 +16,14 @@ from collimate_rl.grading.calls import (
     runner_job,
     verdicts_of,
 )
+from collimate_rl.grading.checked import checker_of
 from collimate_rl.grading.frames import Case, compose, failure_of, read_report
 from collimate_rl.grading.result import SpecFault
 from collimate_rl.grading.run import Graded, GroupRun
 from collimate_rl.grading.texts import same_text
 from collimate_rl.guest.codec import Unencodable, dumps, encode
 from collimate_rl.specs import StdioReward, UnitTestReward
-from collimate_rl.specs.options import CompareOptions
+from collimate_rl.specs.options import CompareOptions, Credit, chosen
 from collimate_rl.values import Expected, Rules
 
 MAX_SPEC_VALUE: Final = 8 << 20
@@ -29,17 +31,28 @@ MAX_SPEC_VALUE: Final = 8 << 20
 
 def rules_of(options: CompareOptions) -> Rules:
     """The comparison that a spec's options ask for."""
-    return Rules(options.mode == "json", options.tolerance, options.unordered)
+    return Rules(options.mode == "json", options.tolerance, options.unordered, options.relative)
+
+
+def flags_of(spec: UnitTestReward | StdioReward) -> tuple[str, ...]:
+    """What every grade by this spec is marked with."""
+    return ("checker_missing",) if spec.checker_missing and spec.checker is None else ()
 
 
 def grade_unit_tests(run: GroupRun, spec: UnitTestReward) -> None:
     """Call the entry once per test, the input splatted where it is a list."""
-    tests = spec.tests[: spec.max_cases]
+    places = chosen(len(spec.tests), spec.max_cases, [dict(test) for test in spec.tests])
+    tests = [spec.tests[place] for place in places]
     rules = rules_of(spec.options())
     try:
         given = [test["input"] if isinstance(test["input"], list) else [test["input"]] for test in tests]
         ops = [call_op(spec.entry, encode(tuple(arguments), MAX_SPEC_VALUE)) for arguments in given]
         expected = [Expected(encode(test["expected"], MAX_SPEC_VALUE), rules) for test in tests]
+        check = None
+        if spec.checker is not None:
+            inputs = [encode(test["input"], MAX_SPEC_VALUE) for test in tests]
+            pairs = [(mine, encode(test["expected"], MAX_SPEC_VALUE)) for mine, test in zip(inputs, tests, strict=True)]
+            check = checker_of(run, spec.checker, pairs)
     except Unencodable as fault:
         raise SpecFault(f"a test's input or expected value can't be given to a sandbox: {fault.reason}") from None
 
@@ -52,6 +65,9 @@ def grade_unit_tests(run: GroupRun, spec: UnitTestReward) -> None:
             expected=expected,
             case_timeout_s=spec.case_timeout_s,
             seed=run.seeds[index],
+            credit=Credit(mode=spec.credit, weights=spec.weights).of(places),
+            flags=flags_of(spec),
+            check=check,
         )
 
     run.each(grade_one)
@@ -59,10 +75,16 @@ def grade_unit_tests(run: GroupRun, spec: UnitTestReward) -> None:
 
 def grade_programs(run: GroupRun, spec: StdioReward) -> None:
     """Run the candidate once per case, with the case's text on its standard input."""
-    cases = spec.cases[: spec.max_cases]
+    places = chosen(len(spec.cases), spec.max_cases, [dict(case) for case in spec.cases])
+    cases = [spec.cases[place] for place in places]
+    credit = Credit(mode=spec.credit, weights=spec.weights).of(places)
     options = spec.options()
     ops = [{"stdin": case["stdin"]} for case in cases]
     room = output_room([len(dumps(case["stdout"])) for case in cases], 2)
+    check = None
+    if spec.checker is not None:
+        pairs = [(encode(c["stdin"], MAX_SPEC_VALUE), encode(c["stdout"], MAX_SPEC_VALUE)) for c in cases]
+        check = checker_of(run, spec.checker, pairs)
 
     def judge(n: int, case: Case) -> tuple[str, str]:
         if case.kind != "p":
@@ -80,19 +102,32 @@ def grade_programs(run: GroupRun, spec: StdioReward) -> None:
     def grade_one(index: int) -> Graded:
         candidate = run.candidates[index]
         if not candidate.strip():
-            return no_code(run.seeds[index])
+            return no_code(run.seeds[index], flags_of(spec))
         job = runner_job(
             candidate,
             ops,
             timeout_seconds=run.timeout_seconds,
             case_s=spec.case_timeout_s or STDIN_CASE_S,
             program=True,
+            stop=credit.stops,
             id=run.exec_id(index),
             **room,
         )
         framed = compose("runner", job, timeout_seconds=run.timeout_seconds, seed=run.seeds[index])
         answer = run.run(framed.request, role="runner", index=index)
         report = read_report(answer.stdout, framed.mark, len(ops))
-        return result_of(answer, report, verdicts_of(report, len(ops), judge, answer))
+        judging: Judge = judge
+        judge_ms = 0.0
+        if check is not None and report is not None:
+            judging, judge_ms = check(report.cases)
+        return result_of(
+            answer,
+            report,
+            verdicts_of(report, len(ops), judging, answer),
+            judge_time_ms=judge_ms,
+            program=True,
+            credit=credit,
+            flags=flags_of(spec),
+        )
 
     run.each(grade_one)

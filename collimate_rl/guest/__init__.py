@@ -15,6 +15,8 @@ from collimate_rl.guest.assemble import assemble
 MODULES: Dict[str, Sequence[str]] = {
     "runner": ("plain", "encoder", "builder", "candidate", "nursery", "holder", "runner"),
     "cases": ("plain", "encoder", "cases"),
+    "command": ("nursery", "waits", "diff", "tree", "command"),
+    "checks": ("plain", "encoder", "checker", "builder", "decoder", "codec", "checks"),
     "judge": (
         *("plain", "encoder", "checker", "builder", "decoder", "codec"),
         *("prompt", "planner", "placeholder", "pins", "answers", "recorder", "scene", "judge"),

@@ -8,7 +8,7 @@ passes on unread: it is decoded where no candidate runs.
 The job (the file `JOB`, JSON): `mark`, random text that frames the result; `id`, the exec's name, or null; `code`;
 `program`: candidates are whole programs; `entry`: a name that must be there, or null; `ops`; `total_s`, `case_s`;
 `value_bytes`, `all_bytes`; `arguments`: report containers that a call changed; `handles`: keep opaque results for later
-ops; `prints`: report what each op printed. An op is `{"stdin": text}`, or `{"f": target, "do": what, "a": tree, "k":
+ops; `prints`: report what each op printed; `stop`: run nothing after an op without a result. An op is `{"stdin": text}`, or `{"f": target, "do": what, "a": tree, "k":
 tree}`: target `["n", name]`, `["h", handle]` or `["p", op]` (that op's result); `do` is "call" (the default), "get",
 "set", "iter" or one of UNARY.
 
@@ -85,7 +85,7 @@ def perform(holder: Holder, job: Dict[str, Any]) -> str:
         if room < 0:
             cases[-1][0], line = "l", "null"
         lines.append(line)
-        if holder.lost:
+        if holder.lost or (job["stop"] and kind not in "vp"):
             break
     if not ops and not program:
         kind, line, ms = loaded(holder, job, 0)

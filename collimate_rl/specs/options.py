@@ -72,8 +72,15 @@ class Credit:
 
     @property
     def stops(self) -> bool:
-        """Whether cases after a failed one are worth nothing."""
-        return self.mode in ("first_failure", "all")
+        """Whether nothing is run after a failed case."""
+        return self.mode == "first_failure"
+
+    def of(self, cases: Sequence[int]) -> Credit:
+        """The same for some of the cases, by their places."""
+        weights = None if self.weights is None else [self.weights[place] for place in cases]
+        if weights is not None and not sum(weights) > 0:
+            return Credit()
+        return Credit(mode=self.mode, weights=weights)
 
     def reward(self, passed: Sequence[bool]) -> float:
         """The reward for cases of which these passed; 0.0 where there is none."""
