@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from collimate_rl.errors import CollimateError
 from collimate_rl.grading.result import GradeResult
+from collimate_rl.grading.version import sdk_version
 from collimate_rl.protocol import CaseReport, Verdict, clip_tail, clip_text, infra_verdict
 from collimate_rl.protocol.bounds import MAX_CASES, MAX_FLAGS
 
@@ -62,6 +63,8 @@ class Desk:
             recovered=recovered or self.recovered,
             grader_version=result.grader_version,
             flags=result.flags[:MAX_FLAGS],
+            sdk=sdk_version(),
+            python=result.python,
         )
 
     def flagged(self, index: int, error: CollimateError) -> Verdict:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from functools import lru_cache
+from importlib import metadata
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +13,15 @@ SEMANTICS: Final = "2"
 """Raised by hand when the same candidate is meant to score otherwise."""
 JUDGING: Final = ("grading", "guest", "specs", "values.py")
 """What of the package decides a reward: guest programs, comparers, and what reads their results."""
+
+
+@lru_cache(maxsize=1)
+def sdk_version() -> str:
+    """This package's version as it is installed; empty where it runs from sources that are not."""
+    try:
+        return metadata.version("collimate-rl")
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 @lru_cache(maxsize=1)

@@ -57,6 +57,8 @@ class GradeBatch:
     submitted_at: float = 0.0
     """The producer's clock (Unix seconds), for people."""
     tags: Mapping[str, str] = field(default_factory=dict)
+    cache: bool = False
+    """Verdicts of this run may be used again for the same candidate, and these be kept for that."""
 
     def __post_init__(self) -> None:
         for what in ("run", "id", "producer"):
@@ -81,6 +83,8 @@ class GradeBatch:
         object.__setattr__(self, "deadline_s", deadline)
         object.__setattr__(self, "submitted_at", _number("submitted_at", self.submitted_at))
         _check_tags(self.tags)
+        if not isinstance(self.cache, bool):
+            raise ValueError("cache is not a bool")
 
     def _check_candidates(self) -> None:
         count = len(self.candidates)
@@ -189,6 +193,11 @@ class Verdict:
     recovered: str = "none"
     grader_version: str = ""
     flags: tuple[str, ...] = ()
+    """What smells (`protocol.flags`), with no influence on the reward; a later worker may know more of them."""
+    sdk: str = ""
+    """The version of this package that judged."""
+    python: str = ""
+    """The version of the template's interpreter that ran the candidate."""
 
     def __post_init__(self) -> None:
         check_int("index", self.index, 0, bounds.MAX_CANDIDATES - 1)
@@ -206,7 +215,7 @@ class Verdict:
         if self.detail is not None:
             _text("detail", self.detail, bounds.MAX_DETAIL_BYTES)
         _bytes("output_tail", self.output_tail, bounds.MAX_OUTPUT_TAIL_BYTES)
-        for what in ("seed", "seed_ack", "node", "grader_version"):
+        for what in ("seed", "seed_ack", "node", "grader_version", "sdk", "python"):
             _text(what, getattr(self, what))
         if self.session_id is not None:
             _text("session_id", self.session_id)

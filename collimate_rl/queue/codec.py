@@ -62,6 +62,8 @@ def pack_batch(batch: GradeBatch) -> bytes:
             "deadline_s": batch.deadline_s,
             "submitted_at": batch.submitted_at,
             "tags": dict(batch.tags),
+            # Readers of before know no such key; left out where it says nothing.
+            **({"cache": True} if batch.cache else {}),
         }
     )
     if len(payload) > MAX_PAYLOAD_BYTES:
@@ -90,6 +92,7 @@ def unpack_batch(payload: bytes) -> GradeBatch:
             "deadline_s",
             "submitted_at",
             "tags",
+            "cache",
         )
         if name in fields
     }
@@ -168,6 +171,8 @@ def _verdict_map(verdict: Verdict) -> dict[str, Any]:
         "recovered": verdict.recovered,
         "grader_version": verdict.grader_version,
         "flags": list(verdict.flags),
+        "sdk": verdict.sdk,
+        "python": verdict.python,
     }
 
 

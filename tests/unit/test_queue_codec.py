@@ -35,6 +35,7 @@ def batches(draw: st.DrawFn) -> Any:
         egress=draw(st.none() | st.just({"mode": "allowlist", "allow": ["a.example"]})),
         deadline_s=draw(st.floats(0.5, 86400)),
         tags=draw(st.dictionaries(names, texts, max_size=3)),
+        cache=draw(st.booleans()),
     )
 
 
@@ -54,6 +55,8 @@ def verdicts(draw: st.DrawFn, index: int = 0) -> Verdict:
         session_id=draw(st.none() | names),
         exec_time_ms=draw(numbers),
         flags=tuple(draw(st.lists(names, max_size=3))),
+        sdk=draw(st.just("") | names),
+        python=draw(st.just("") | names),
     )
 
 
