@@ -28,7 +28,6 @@ FLAGS: Final[Mapping[str, str]] = MappingProxyType(
         "patched_modules": "it changed what the tests beside it rely on: builtins, unittest, pytest",
         "plan_cut": "planning the test's calls was cut off by time",
         "plan_full": "the test has more calls than a plan holds",
-        "checker_missing": "the problem has many right answers, and its row brings no checker to tell them",
         "cached": "the verdict was not made for this candidate: the same one had been graded in this run",
     }
 )

@@ -121,6 +121,16 @@ def series(queue: str, run: str, step_s: int, block: int) -> str:
     return f"col:series:{queue}:{run}:{step_s}:{block}"
 
 
+def cache(run: str) -> str:
+    """Hash: digest to a packed verdict of the run, for candidates like that one; and `bytes`, how many these have."""
+    return f"col:cache:{run}"
+
+
+def grader(run: str, epoch: int) -> str:
+    """String: the grader's version that the run is held to, written once."""
+    return f"col:grader:{run}:{epoch}"
+
+
 def homed(queue: str, node: str) -> str:
     """List: bells that the node's workers take first, of batches whose sessions are on its daemon; front first."""
     return f"col:homed:{queue}:{node}"

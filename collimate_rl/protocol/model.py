@@ -172,4 +172,6 @@ class Store:
 
 Reply = tuple[Any, ...]
 """What the script answers, word first; maps in it are `Pairs`."""
+    cache: Pairs[str, bytes] = ()
+    """Of the batch's run: digest to the packed verdict that is kept under it."""
 Step = tuple[Store, Reply]

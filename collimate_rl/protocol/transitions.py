@@ -49,6 +49,7 @@ __all__ = [
     "purge",
     "release",
     "renew",
+    "remember",
     "seat",
     "submit",
     "verdict",
@@ -247,6 +248,18 @@ def publish(
     store: Store, timing: Timing, *, owner: str, fence: int, fill: str, detail: str, infra: Mapping[int, bytes]
 ) -> Step:
     """Answers the batch, once."""
+def remember(store: Store, *, owner: str, fence: int, digest: str, blob: bytes, room: int) -> Step:
+    """Keeps a verdict in the run's cache, once, while there is room."""
+    if not owns(store, owner, fence):
+        return store, ("FENCED",)
+    old = look(store.cache, digest)
+    if old is not None:
+        return store, ("KEPT" if old == blob else "STANDS",)
+    if sum(len(kept) for _, kept in store.cache) + len(blob) > room:
+        return store, ("NO_ROOM",)
+    return replace(store, cache=put(store.cache, digest, blob)), ("KEPT",)
+
+
     batch = store.batch
     if batch is not None and batch.status is BatchStatus.DONE:
         return store, ("ALREADY",)

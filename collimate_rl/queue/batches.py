@@ -12,6 +12,7 @@ from typing import Any
 
 from redis import Redis
 
+from collimate_rl.errors import BadMessage
 from collimate_rl.protocol import keys
 from collimate_rl.protocol.bounds import check_name, clip_text
 from collimate_rl.protocol.codes import SUSPECT_OUTCOMES
@@ -40,6 +41,7 @@ from collimate_rl.queue.replies import (
     Purged,
     Released,
     ReleaseReply,
+    Remembered,
     Renewed,
     RenewReply,
     SeatReply,
@@ -182,6 +184,37 @@ class BatchQueue:
 
     def suspect(self, run: str, outcome: str, k: str, index: int) -> None:
         """Counts candidate `index` of batch `k` among those of the run that came to `outcome`; again is no more."""
+    def remember(self, hold: Hold, digest: str, verdict: Verdict, *, room: int) -> Remembered:
+        """Keeps a verdict in the run's cache under `digest` (64 hex digits), at most `room` bytes for the whole run."""
+        if verdict.infra_error:
+            raise ValueError("an infra-flagged answer is no verdict: it is never kept")
+        blob = codec.pack_verdict(verdict)
+        return Remembered(_word(self._run("remember", hold.k, hold.owner, hold.fence, digest, blob, room)))
+
+    def remembered(self, run: str, digests: Iterable[str]) -> dict[str, Verdict]:
+        """What the run's cache holds under these digests. A blob that is none of ours counts as none."""
+        asked = list(dict.fromkeys(digests))
+        with translate_errors("read a run's cache"):
+            raw = self.client.hmget(keys.cache(run), asked) if asked else []
+        found: dict[str, Verdict] = {}
+        for digest, blob in zip(asked, raw, strict=True):
+            if blob is not None:
+                try:
+                    found[digest] = codec.unpack_verdict(_bytes(blob))
+                except BadMessage:  # kept by a later release: graded again
+                    continue
+        return found
+
+    def pin_grader(self, run: str, epoch: int, version: str) -> str:
+        """Holds the run to `version` unless it is held to one already; returns the one that it is held to."""
+        key = keys.grader(run, epoch)
+        with translate_errors("read which grader the run is held to"), self.client.pipeline() as pipe:
+            pipe.set(key, version, nx=True)
+            pipe.pexpire(key, self.timing.keep_ms)
+            pipe.get(key)
+            standing = pipe.execute()[2]
+        return _text(standing)
+
         key = keys.suspects(run, outcome)
         with translate_errors("count a suspect outcome"), self.client.pipeline() as pipe:
             pipe.pfadd(key, f"{k}:{index}")

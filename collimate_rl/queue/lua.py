@@ -22,6 +22,7 @@ SCRIPTS = (
     "note",
     "mark",
     "verdict",
+    "remember",
     "publish",
     "release",
     "bury",

@@ -63,6 +63,8 @@ def purge_run(
     streams = len(names) - 1
     names += _scan(queue, keys.turn("*", run))
     names += _scan(queue, keys.suspects(run, "*"))
+    # No epoch of another run: a run's name holds no colon.
+    names += [keys.cache(run), *_scan(queue, f"col:grader:{run}:*")]
     with translate_errors("remove a run's streams"):
         queue.client.delete(*names)
     if broken is not None:

@@ -105,6 +105,15 @@ class Written(str, Enum):
     FENCED = "FENCED"
 
 
+class Remembered(str, Enum):
+    KEPT = "KEPT"
+    STANDS = "STANDS"
+    """One is kept already, and stays."""
+    NO_ROOM = "NO_ROOM"
+    """The run's cache is full."""
+    FENCED = "FENCED"
+
+
 class Published(str, Enum):
     OK = "OK"
     ALREADY = "ALREADY"

@@ -37,6 +37,7 @@ REPLIES = {
     "mark": {"OK", "FENCED"},
     "cases": {"OK", "FENCED"},
     "verdict": {"ACCEPTED", "STANDS", "FENCED"},
+    "remember": {"KEPT", "STANDS", "NO_ROOM", "FENCED"},
     "publish": {"OK", "ALREADY", "FENCED", "MISSING"},
     "release": {"RELEASED", "ANSWERED", "FENCED"},
     "bury": {"NONE", "RELEASED", "ANSWERED"},
