@@ -77,6 +77,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         print(f"worker: {error}", file=sys.stderr)
         return EXIT_REFUSED
+    from collimate_rl.queue.clients import check_tls
+
+    try:
+        check_tls(settings.redis_url)
+    except ValueError as error:
+        print(f"worker: redis_url: {error}", file=sys.stderr)
+        return EXIT_REFUSED
     if looking:
         return look(settings, arguments.command, arguments.words, as_json=arguments.json)
     from worker.backend import client_for
