@@ -160,8 +160,20 @@ class Store:
     heartbeats: Pairs[str, str] = ()
     leases: Pairs[str, tuple[str, int]] = ()
     """Name to (token, when it ends)."""
+    answers: tuple[tuple[str, str, int, int], ...] = ()
+    """(k, status, n, how many are flagged) of the queue's answers, oldest first."""
+    runs: Pairs[str, int] = ()
+    """Of the queue: run to when it last submitted."""
+    counted: Pairs[tuple[str, str], int] = ()
+    """(the end of a key's name, field) to a count: of the queue's totals, slots, runs and series."""
+    recents: tuple[tuple[str, ...], ...] = ()
+    """Entries of the queue's recent answers, names and values."""
+    tallied: str = ""
+    """The answer up to which the queue's were counted."""
     seats: Pairs[tuple[str, str], int] = ()
     """(gate, token) to when that place ends."""
+    cache: Pairs[str, bytes] = ()
+    """Of the batch's run: digest to the packed verdict that is kept under it."""
 
     @property
     def known(self) -> Batch:
@@ -172,6 +184,4 @@ class Store:
 
 Reply = tuple[Any, ...]
 """What the script answers, word first; maps in it are `Pairs`."""
-    cache: Pairs[str, bytes] = ()
-    """Of the batch's run: digest to the packed verdict that is kept under it."""
 Step = tuple[Store, Reply]

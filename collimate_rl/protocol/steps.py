@@ -38,6 +38,11 @@ def settled(store: Store, timing: Timing) -> bool:
     return store.now - last <= timing.gap_ms and store.now - since >= timing.settle_ms
 
 
+def add(counted: Pairs[tuple[str, str], int], part: str, name: str, count: int) -> Pairs[tuple[str, str], int]:
+    """With `count` more under (part, name)."""
+    return put(counted, (part, name), (look(counted, (part, name)) or 0) + count)
+
+
 def check_at(store: Store, at: int) -> Store:
     return replace(store, pending=put(store.pending, store.known.k, at))
 
@@ -189,6 +194,7 @@ def answer(
         pending=drop(store.pending, batch.k),
         inflight=drop(store.inflight, batch.k),
         streams=pairs(streams),
+        answers=(*store.answers, (batch.k, status, batch.n, flagged)),
     )
     return change(store, status=BatchStatus.DONE, fence=batch.fence + 1, answered=status, finished_at=store.now)
 

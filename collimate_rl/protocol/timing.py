@@ -41,6 +41,8 @@ class Timing:
     """Keys outlive the deadline, and after the answer the answer, by this much."""
     quarantine_ms: int = 604_800_000
     """The payload of a batch with a quarantined candidate is kept this long, as evidence."""
+    numbers_ms: int = 691_200_000
+    """What is counted of a run and of a queue is kept this long after the last count."""
     bell_ms: int = 86_400_000
     """An rq job hash of ours expires after this."""
     max_errors: int = 3

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from collimate_rl.protocol.model import Batch, Pairs, Reply, Step, Store, drop, look, put
 from collimate_rl.protocol.states import BatchStatus
 from collimate_rl.protocol.steps import (
+    add,
     answer,
     change,
     check_at,
@@ -31,7 +32,7 @@ from collimate_rl.protocol.steps import (
     settled,
 )
 from collimate_rl.protocol.timing import Timing
-from collimate_rl.protocol.upkeep import beat, bump, bury, lease, mend, purge, seat
+from collimate_rl.protocol.upkeep import beat, bump, bury, lease, mend, purge, seat, tally
 
 __all__ = [
     "Submission",
@@ -48,10 +49,11 @@ __all__ = [
     "publish",
     "purge",
     "release",
-    "renew",
     "remember",
+    "renew",
     "seat",
     "submit",
+    "tally",
     "verdict",
 ]
 
@@ -112,6 +114,8 @@ def submit(store: Store, timing: Timing, asked: Submission) -> Step:
         askers=store.askers | {asked.producer},
         bells=known_as(store.bells, asked.k, asked.run),
         inflight=put(running, asked.k, deadline_at + timing.keep_ms),
+        runs=put(store.runs, asked.run, now),
+        counted=add(store.counted, f"run:{asked.run}", "submitted", 1),
     )
     return ring(store, timing, back=True), ("NEW", asked.deadline_ms)
 
@@ -244,10 +248,6 @@ def verdict(store: Store, *, owner: str, fence: int, index: int, blob: bytes) ->
     return change(store, errors=0), ("ACCEPTED",)
 
 
-def publish(
-    store: Store, timing: Timing, *, owner: str, fence: int, fill: str, detail: str, infra: Mapping[int, bytes]
-) -> Step:
-    """Answers the batch, once."""
 def remember(store: Store, *, owner: str, fence: int, digest: str, blob: bytes, room: int) -> Step:
     """Keeps a verdict in the run's cache, once, while there is room."""
     if not owns(store, owner, fence):
@@ -260,6 +260,10 @@ def remember(store: Store, *, owner: str, fence: int, digest: str, blob: bytes, 
     return replace(store, cache=put(store.cache, digest, blob)), ("KEPT",)
 
 
+def publish(
+    store: Store, timing: Timing, *, owner: str, fence: int, fill: str, detail: str, infra: Mapping[int, bytes]
+) -> Step:
+    """Answers the batch, once."""
     batch = store.batch
     if batch is not None and batch.status is BatchStatus.DONE:
         return store, ("ALREADY",)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from collimate_rl.protocol.model import Step, Store, drop, look, put
 from collimate_rl.protocol.states import BatchStatus
 from collimate_rl.protocol.steps import (
+    add,
     answer,
     change,
     check_at,
@@ -150,3 +151,28 @@ def purge(store: Store, *, k: str, run: str) -> Step:
         quarantine=tuple(entry for entry in store.quarantine if entry[0] != k or not batch.cautious),
     )
     return store, ("PURGED", batch.status.value)
+
+
+def tally(
+    store: Store,
+    *,
+    queue: str,
+    token: str,
+    start: str,
+    end: str,
+    groups: Iterable[tuple[str, tuple[tuple[str, str], ...]]],
+) -> Step:
+    """The leading janitor adds what it counted of answers, and moves the cursor on."""
+    held = look(store.leases, f"janitor:{queue}")
+    if held is None or held[0] != token:
+        return store, ("NOT_LEADING",)
+    if (store.tallied or "0-0") != start:
+        return store, ("STALE", store.tallied or "0-0")
+    counted, recents = store.counted, store.recents
+    for part, given in groups:
+        if part == "recent":
+            recents = (*recents, tuple(word for pair in given for word in pair))
+            continue
+        for name, count in given:
+            counted = add(counted, part, name, int(count))
+    return replace(store, counted=counted, recents=recents, tallied=end), ("OK", end)

@@ -47,6 +47,8 @@ from collimate_rl.queue.replies import (
     SeatReply,
     SubmitReply,
     Submitted,
+    Tallied,
+    TallyReply,
     Written,
 )
 from collimate_rl.queue.rq_edge import bell_fields
@@ -182,8 +184,6 @@ class BatchQueue:
         blob = codec.pack_verdict(verdict)
         return Written(_word(self._run("verdict", hold.k, hold.owner, hold.fence, verdict.index, blob)))
 
-    def suspect(self, run: str, outcome: str, k: str, index: int) -> None:
-        """Counts candidate `index` of batch `k` among those of the run that came to `outcome`; again is no more."""
     def remember(self, hold: Hold, digest: str, verdict: Verdict, *, room: int) -> Remembered:
         """Keeps a verdict in the run's cache under `digest` (64 hex digits), at most `room` bytes for the whole run."""
         if verdict.infra_error:
@@ -215,6 +215,8 @@ class BatchQueue:
             standing = pipe.execute()[2]
         return _text(standing)
 
+    def suspect(self, run: str, outcome: str, k: str, index: int) -> None:
+        """Counts candidate `index` of batch `k` among those of the run that came to `outcome`; again is no more."""
         key = keys.suspects(run, outcome)
         with translate_errors("count a suspect outcome"), self.client.pipeline() as pipe:
             pipe.pfadd(key, f"{k}:{index}")
@@ -326,6 +328,14 @@ class BatchQueue:
         """
         reply = self._run("seat", gate, token, ms, cap, int(held))
         return SeatReply(bool(int(reply[0])), int(reply[1]))
+
+    def tally(self, token: str, start: str, end: str, groups: Iterable[str | int]) -> TallyReply:
+        """Adds counts of the answers after `start` up to `end`, and moves the cursor on; `groups` as in the script.
+
+        token -- the leading janitor's.
+        """
+        reply = self._run("tally", self.queue, token, start, end, *groups)
+        return TallyReply(Tallied(_word(reply)), _text(reply[1]) if len(reply) > 1 else "")
 
     # Looking on.
 

@@ -34,6 +34,7 @@ SCRIPTS = (
     "lease",
     "seat",
     "purge",
+    "tally",
 )
 _ANSWERING = re.compile(r"\b(?:answer|due_answer)\(")
 

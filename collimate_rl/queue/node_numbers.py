@@ -47,7 +47,7 @@ def read_nodes(queue: BatchQueue, now_ms: int, recent: Counts) -> tuple[NodeNumb
     """Those with a heartbeat, and those that answers of the last ten minutes name."""
     with translate_errors("read the nodes"):
         serving = keys.nodes(queue.queue)
-        ends: Any = queue.client.zrevrangebyscore(serving, "+inf", now_ms, 0, MAX_NODES, withscores=True)
+        ends: Any = queue.client.zrangebyscore(serving, now_ms, "+inf", 0, MAX_NODES, withscores=True)
         until = {text(name): int(end) for name, end in ends}
         names = sorted({*until, *list(recent.nodes)[:MAX_NODES]})
         with queue.client.pipeline(transaction=False) as pipe:

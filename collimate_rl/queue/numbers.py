@@ -144,7 +144,7 @@ def read_numbers(queue: BatchQueue, *, series: Series = HOUR, max_runs: int = MA
             pipe.get(keys.lease(f"janitor:{name}"))
             pipe.xlen(keys.QUARANTINE)
             pipe.hgetall(keys.tally(name))
-            pipe.zrevrange(keys.runs(name), 0, max_runs - 1, withscores=True)
+            pipe.zrange(keys.runs(name), -max_runs, -1, withscores=True)
             (seconds, micros), unanswered, members, (last, since), janitor, quarantined, tally, active = pipe.execute()
         now_ms = int(seconds) * 1000 + int(micros) // 1000
         ks = [text(raw) for raw in members]
@@ -154,7 +154,7 @@ def read_numbers(queue: BatchQueue, *, series: Series = HOUR, max_runs: int = MA
     minute_from = _slot(now_ms - WINDOW_S * 1000)
     minute = {slot: counts for slot, counts in slots.items() if slot >= minute_from}
     nodes = read_nodes(queue, now_ms, Counts.of(added(slots.values())))
-    runs = _runs(queue, now_ms, [(text(run), int(at)) for run, at in active], series)
+    runs = _runs(queue, now_ms, [(text(run), int(at)) for run, at in reversed(active)], series)
     whole = len(ks) == unanswered
     owned = sum(node.in_flight for node in nodes)
     running = sum(state.running for state in states) if whole else min(unanswered, owned)

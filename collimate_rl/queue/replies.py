@@ -188,6 +188,19 @@ class Purged(str, Enum):
     GONE = "GONE"
 
 
+class Tallied(str, Enum):
+    OK = "OK"
+    STALE = "STALE"
+    """The cursor is elsewhere: another counted, or this call was carried out before."""
+    NOT_LEADING = "NOT_LEADING"
+
+
+class TallyReply(NamedTuple):
+    word: Tallied
+    cursor: str = ""
+    """Where the cursor is."""
+
+
 class NoteReply(NamedTuple):
     accepted: bool
     replaced: bytes | None = None

@@ -48,6 +48,7 @@ REPLIES = {
     "lease": {0, 1},
     "seat": {0, 1},
     "purge": {"PURGED", "OTHER", "GONE"},
+    "tally": {"OK", "STALE", "NOT_LEADING"},
 }
 """What each script can answer; every one of these must have come up."""
 
@@ -71,7 +72,7 @@ class Bench:
             return (word, _pairs(rest))
         if call.script == "lease" and word == 0 and abs(rest[0] - expected[1]) < NEAR_MS:
             return expected  # the server's own clock counts it
-        if call.script in ("bury", "purge"):
+        if call.script in ("bury", "purge", "tally"):
             return (word, *(text.decode() for text in rest))
         return (word, *rest)
 

@@ -21,6 +21,7 @@ AFTER = {
     ("cancel", "ANSWERED"): "DONE",
     ("mend", "ANSWERED"): "FORGOT",
     ("purge", "PURGED"): "GONE",
+    ("tally", "OK"): "STALE",
 }
 """What a call is answered that was carried out before, where that differs from the first answer."""
 PACED = {("mend", "RELEASED"), ("mend", "RUNG")}
@@ -54,9 +55,13 @@ def test_no_rule_of_the_queue_is_broken(script: str) -> None:
         for who in after.askers:
             told = len(look(after.streams, who) or ()) - len(look(before.streams, who) or ())
             assert told == int(answered)
+        counted = after.answers[len(before.answers) :]
+        assert len(counted) == int(answered)
         if answered:
             assert after.done is not None
             assert len(after.done.results) == new.n
+            flagged = sum(look(after.verdicts, i) is None for i in range(new.n))
+            assert counted == ((new.k, after.done.status, new.n, flagged),)
             assert look(after.pending, new.k) is look(after.inflight, new.k) is None
 
 

@@ -55,6 +55,9 @@ local function pack_infra(S, index, code, detail)
   })
 end
 
+-- So many answers wait for being counted, at most; a janitor counts them every few seconds.
+local MAX_ANSWERS = 20000
+
 local STATUS_OF = { expired = 'expired', cancelled = 'cancelled', quarantined = 'quarantined' }
 
 -- answer(S, fill, detail, infra): the one place where a batch becomes done.
@@ -62,7 +65,8 @@ local STATUS_OF = { expired = 'expired', cancelled = 'cancelled', quarantined = 
 --   detail  for people, beside that code ('' for none)
 --   infra   index (text) to packed infra-flagged answer, given by a worker; they are no verdicts
 -- A candidate whose blame reached T.max_blame is answered `quarantined` whatever the rest gets.
--- Verdicts stand. Writes `done`, tells every asker, raises the fence so that the last owner is refused.
+-- Verdicts stand. Writes `done`, tells every asker, raises the fence so that the last owner is refused. One entry goes
+-- to the queue's stream of answers, to be counted from (tally.lua): an answer is never counted twice, nor forgotten.
 local function answer(S, fill, detail, infra)
   local k, p, n = S.k, S.p, S.n
   local names = {}
@@ -107,6 +111,11 @@ local function answer(S, fill, detail, infra)
   redis.call('HSET', p.state, 'status', 'done', 'fence', int(S.fence), 'answered', status, 'finished_at', int(S.t))
   redis.call('ZREM', S.pending, k)
   redis.call('ZREM', S.inflight, k)
+  redis.call('XADD', S.answers, 'MAXLEN', '~', int(MAX_ANSWERS), '*', 'k', k, 'run', S.run, 'id', S.id,
+    'status', status, 'n', int(n), 'flagged', int(flagged),
+    'wait', S.claimed_at > 0 and int(math.max(0, S.claimed_at - S.created_at)) or '',
+    'took', int(math.max(0, S.t - S.created_at)))
+  redis.call('PEXPIRE', S.answers, int(T.keep_ms))
   for _, who in ipairs(S.askers) do
     local stream = 'col:results:' .. S.run .. ':' .. who
     redis.call('XADD', stream, '*', 'k', k, 'id', S.id, 'epoch', int(S.epoch), 'status', status)

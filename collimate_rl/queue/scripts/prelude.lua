@@ -123,10 +123,11 @@ local function load(k, ...)
   S.inflight = 'col:inflight:' .. S.run
   S.list = 'rq:queue:' .. S.queue
   S.tail = 'col:turn:' .. S.queue .. ':' .. S.run
+  S.answers = 'col:answers:' .. S.queue
   S.until_ = S.deadline_at + T.keep_ms
   if #few > 0 then return S end
   S.askers = redis.call('SMEMBERS', p.askers)
-  local more = { S.pending, 'zset', S.inflight, 'zset', S.list, 'list', S.tail, 'string' }
+  local more = { S.pending, 'zset', S.inflight, 'zset', S.list, 'list', S.tail, 'string', S.answers, 'stream' }
   for _, who in ipairs(S.askers) do
     more[#more + 1] = 'col:results:' .. S.run .. ':' .. who
     more[#more + 1] = 'stream'

@@ -16,7 +16,7 @@
 --   DONE        answered already: read col:done:k
 --   CONFLICT    the same (run, epoch, id) with other content
 --   FULL        the queue's depth;  WINDOW  the run's count; nothing was written
--- Writes state, batch, askers, pending, inflight, and a bell (rq:job:k-1, rq:queue:queue, rq:queues), turn.
+-- Writes state, batch, askers, pending, inflight, and a bell (rq:job:k-1, rq:queue:queue, rq:queues), turn; run, runs.
 local A, bad = args('k:key queue:name run:name id:name epoch:int producer:name hash:hash n:int deadline_ms:int '
   .. 'submitted_at:num depth:int window:int bell:bytes payload:bytes')
 if bad then return bad end
@@ -40,9 +40,10 @@ S = {
   tail = 'col:turn:' .. A.queue .. ':' .. A.run,
   until_ = t + A.deadline_ms + T.keep_ms,
 }
+local counted, users = 'col:run:' .. A.queue .. ':' .. A.run, 'col:runs:' .. A.queue
 broken = mistyped({
   S.pending, 'zset', S.inflight, 'zset', S.list, 'list', S.tail, 'string',
-  'col:results:' .. A.run .. ':' .. A.producer, 'stream',
+  'col:results:' .. A.run .. ':' .. A.producer, 'stream', counted, 'hash', users, 'zset',
 })
 if broken then return broken end
 local depth = redis.call('ZCARD', S.pending)
@@ -60,5 +61,8 @@ for _, key in ipairs({ S.p.batch, S.p.state, S.p.askers }) do keep(S, key) end
 redis.call('ZREMRANGEBYSCORE', S.inflight, '-inf', '(' .. int(t))
 redis.call('ZADD', S.inflight, int(S.until_), A.k)
 redis.call('PEXPIREAT', S.inflight, int(math.max(S.until_, t + 8 * 86400000)))
+redis.call('HINCRBY', counted, 'submitted', 1)
+redis.call('ZADD', users, int(t), A.run)
+for _, key in ipairs({ counted, users }) do redis.call('PEXPIRE', key, int(T.numbers_ms)) end
 ring(S, true)
 return { 'NEW', A.deadline_ms }
