@@ -109,10 +109,11 @@ def check_tls(url: str) -> None:
                 pass
         except OSError as exc:
             raise ValueError(f"{name} in the Redis URL names {path!r}, which cannot be read: {exc.strerror}") from exc
-    if asked.get("ssl_cert_reqs", "required") != "required" or asked.get("ssl_check_hostname", "true").lower() != "true":
+    checks = {"ssl_cert_reqs": "required", "ssl_check_hostname": "true"}
+    if any(asked.get(name, wanted).lower() != wanted for name, wanted in checks.items()):
         raise ValueError(
-            "the Redis URL turns the check of the server's certificate off (ssl_cert_reqs, ssl_check_hostname): whoever "
-            "is in between could answer rewards of their own; name the authority that vouches for it in ssl_ca_certs"
+            f"the Redis URL turns the check of the server's certificate off ({', '.join(checks)}): whoever is in "
+            "between could answer rewards of their own; name the authority that vouches for it in ssl_ca_certs"
         )
 
 
@@ -144,8 +145,8 @@ def translate_errors(doing: str) -> Iterator[None]:
             # No outage: waiting heals it only where the server gets another certificate.
             raise QueueError(
                 f"the Redis server's certificate is not trusted, so nothing was sent to it to {doing}: "
-                f"{distrusted.verify_message}; where the server is the right one, name the authority that vouches for it "
-                "in the URL (?ssl_ca_certs=FILE), and the host by a name that its certificate has"
+                f"{distrusted.verify_message}; where the server is the right one, name the authority that vouches for "
+                "it in the URL (?ssl_ca_certs=FILE), and the host by a name that its certificate has"
             ) from exc
         told = str(exc).rstrip(".")
         raise RedisUnavailable(

@@ -16,6 +16,7 @@ from collimate_rl.protocol import GradeBatch, Verdict, batch_key, infra_verdict
 from collimate_rl.protocol.keys import BatchKeys
 from collimate_rl.queue.batches import BatchQueue
 from collimate_rl.queue.clients import connect_commands
+from tests.fixtures.acl_users import as_user
 from tests.fixtures.queue_batches import passed
 from tests.fixtures.tiny_worker import TinyWorker
 from tests.fixtures.worker_nodes import until
@@ -33,6 +34,7 @@ def submit(
 ) -> subprocess.CompletedProcess[str]:
     file = tmp_path / "rows.jsonl"
     file.write_text("\n".join(lines) + "\n")
+    url = as_user(url, "producer")
     return subprocess.run(
         [sys.executable, "-m", "producer", "submit", str(file), "--redis-url", url, "--run", "cli", *options],
         capture_output=True,
@@ -133,7 +135,8 @@ def test_a_server_that_is_not_there(tmp_path: Path, url: str) -> None:
 
 
 def test_a_file_that_is_not_there(redis_url: str) -> None:
-    command = [sys.executable, "-m", "producer", "submit", "/nowhere.jsonl", "--redis-url", redis_url, "--run", "r"]
+    url = as_user(redis_url, "producer")
+    command = [sys.executable, "-m", "producer", "submit", "/nowhere.jsonl", "--redis-url", url, "--run", "r"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert "/nowhere.jsonl" in done.stderr
@@ -149,7 +152,8 @@ def test_no_answer_within_the_deadline(tmp_path: Path, redis_url: str) -> None:
 def test_an_interrupt_says_how_to_go_on(tmp_path: Path, redis_url: str) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text(row(id="a") + "\n")
-    command = [sys.executable, "-m", "producer", "submit", str(file), "--redis-url", redis_url, "--run", "cli"]
+    url = as_user(redis_url, "producer")
+    command = [sys.executable, "-m", "producer", "submit", str(file), "--redis-url", url, "--run", "cli"]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         client = connect_commands(redis_url)

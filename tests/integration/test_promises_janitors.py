@@ -16,6 +16,7 @@ from redis import Redis
 
 from collimate_rl.client import CollimateClient
 from collimate_rl.protocol import keys
+from tests.fixtures.acl_users import as_user
 from tests.fixtures.model_store import Dump
 from tests.fixtures.own_daemon import OwnDaemon
 from tests.fixtures.worker_batches import RIGHT, Audit
@@ -55,7 +56,9 @@ def janitor(tmp_path: Path, redis_url: str) -> Iterator[StartJanitor]:
     started: list[Janitor] = []
 
     def start(*options: str) -> Janitor:
-        started.append(Janitor(tmp_path / f"janitor-{len(started)}.log", "--redis-url", redis_url, *options))
+        started.append(
+            Janitor(tmp_path / f"janitor-{len(started)}.log", "--redis-url", as_user(redis_url, "worker"), *options)
+        )
         return started[-1]
 
     yield start
@@ -130,7 +133,7 @@ def test_a_dry_run_changes_nothing_anywhere(audit: Audit, redis_url: str, own_da
     before = everything(redis)
     command = [sys.executable, "-m", "worker", "janitor", "--once", "--dry-run", "--node", "n1"]
     told = subprocess.run(
-        [*command, "--redis-url", redis_url, "--backend", own_daemon.backend],
+        [*command, "--redis-url", as_user(redis_url, "worker"), "--backend", own_daemon.backend],
         capture_output=True,
         text=True,
         timeout=120,

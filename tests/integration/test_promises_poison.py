@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from collimate_rl.protocol import ResultStatus, keys
+from tests.fixtures.acl_users import as_user
 from tests.fixtures.leftovers import check_nothing_is_left
 from tests.fixtures.worker_batches import Audit, slow
 from tests.fixtures.worker_nodes import HASTY, Node, until
@@ -65,7 +66,7 @@ def test_suspects_run_alone_and_last_and_the_innocent_are_graded(node: StartNode
 
 def looked(*words: str, redis_url: str) -> str:
     """What `python -m worker …` says."""
-    command = [sys.executable, "-m", "worker", *words, "--redis-url", redis_url]
+    command = [sys.executable, "-m", "worker", *words, "--redis-url", as_user(redis_url, "operator")]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
 
 

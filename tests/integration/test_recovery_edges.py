@@ -19,6 +19,7 @@ from collimate_rl.protocol import keys
 from collimate_rl.queue.clients import connect_rq
 from collimate_rl.queue.rq_edge import BellQueue, Gate
 from producer import Producer
+from tests.fixtures.acl_users import as_user
 from tests.fixtures.cutting_proxy import CuttingProxy
 from tests.fixtures.own_daemon import OwnDaemon
 from tests.fixtures.queue_batches import passed, take
@@ -141,7 +142,7 @@ def janitor(redis_url: str, backend: str, *options: str) -> str:
     command = [sys.executable, "-m", "worker", "janitor", "--once", "--node", "n1", "--backend", backend, *options]
     done = subprocess.run(
         command,
-        env={**os.environ, "COLLIMATE_REDIS_URL": redis_url},
+        env={**os.environ, "COLLIMATE_REDIS_URL": as_user(redis_url, "worker")},
         capture_output=True,
         text=True,
         check=True,

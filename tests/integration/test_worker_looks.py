@@ -14,6 +14,7 @@ from collimate_rl.queue.clients import connect_commands
 from collimate_rl.queue.codec import unpack_batch
 from collimate_rl.queue.replies import Buried
 from producer import Producer
+from tests.fixtures.acl_users import as_user
 from tests.fixtures.queue_batches import make_batch, passed, put, settle, take
 from worker.__main__ import main
 from worker.process import ProcessId
@@ -33,9 +34,10 @@ def queue(redis_url: str) -> Any:
 @pytest.fixture
 def run(redis_url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs the command line in this process; exit code, output, errors."""
-    monkeypatch.setenv("COLLIMATE_REDIS_URL", redis_url)
 
     def call(*words: str) -> tuple[int, str, str]:
+        user = "dashboard" if words[0] == "status" else "operator"
+        monkeypatch.setenv("COLLIMATE_REDIS_URL", as_user(redis_url, user))
         code = main(words)
         out, err = capsys.readouterr()
         return code, out, err

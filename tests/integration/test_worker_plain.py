@@ -16,6 +16,7 @@ import pytest
 from collimate_rl.client import CollimateClient
 from collimate_rl.protocol import ResultStatus, keys
 from collimate_rl.queue.clients import connect_commands
+from tests.fixtures.acl_users import as_user
 from tests.fixtures.recovery import execs, sessions_of
 from tests.fixtures.worker_batches import RIGHT, WRONG, Audit, slow
 from tests.fixtures.worker_nodes import HASTY, PATIENCE_S, until
@@ -58,7 +59,7 @@ def plain(tmp_path: Path, redis_url: str, daemon_socket: str) -> Iterator[StartP
 
     def start(command: list[str], **settings: str) -> Plain:
         given = {
-            "REDIS_URL": redis_url,
+            "REDIS_URL": as_user(redis_url, "worker"),
             "BACKEND": f"unix:{daemon_socket}",
             "STATE_DIR": str(tmp_path / "state"),
             "NODE": "n1",

@@ -15,6 +15,7 @@ import pytest
 from collimate_rl.local_backend import LocalCollimateBackend
 from collimate_rl.queue.clients import connect_commands
 from collimate_rl.queue.server import LocalRedis
+from tests.fixtures.acl_users import as_user
 from tests.fixtures.worker_batches import RIGHT, WRONG, Audit, slow
 from tests.fixtures.worker_nodes import HASTY, Node, until
 from worker.__main__ import main
@@ -162,12 +163,12 @@ def test_the_janitor_alone_tells_and_acts(audit: Audit, redis_url: str) -> None:
     k = audit.submit()
     audit.queue.client.delete("rq:queue:grade")
     audit.queue.client.zadd("col:pending:grade", {k: 0})
-    told = run("janitor", "--once", "--dry-run", "--redis-url", redis_url)
+    told = run("janitor", "--once", "--dry-run", "--redis-url", as_user(redis_url, "worker"))
     assert (told.returncode, told.stdout.split("  ")[0]) == (0, k)
     assert audit.queue.client.zscore("col:pending:grade", k) == 0
-    done = run("janitor", "--once", "--redis-url", redis_url)
+    done = run("janitor", "--once", "--redis-url", as_user(redis_url, "worker"))
     assert (done.returncode, done.stdout) == (0, "look: 1\n")
-    environment = {"COLLIMATE_REDIS_URL": redis_url, "COLLIMATE_TIMING": HASTY}
+    environment = {"COLLIMATE_REDIS_URL": as_user(redis_url, "worker"), "COLLIMATE_TIMING": HASTY}
     process = subprocess.Popen([sys.executable, "-m", "worker", "janitor"], env={**os.environ, **environment})
     try:
         audit.queue.client.zadd("col:pending:grade", {k: 0})

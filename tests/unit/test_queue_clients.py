@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import warnings
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,32 @@ def test_a_relative_socket_is_taken_from_here(monkeypatch: pytest.MonkeyPatch, t
 def test_what_is_no_url(url: str) -> None:
     with pytest.raises(ValueError, match="names no Redis server"):
         connect_commands(url)
+
+
+def test_tls_is_checked_against_an_authority_that_can_be_read(tmp_path: Path) -> None:
+    ca = tmp_path / "ca.pem"
+    ca.write_text("")
+    assert kwargs(connect_commands(f"rediss://h:1/0?ssl_ca_certs={ca}"))["ssl_ca_certs"] == str(ca)
+    for name in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile"):
+        with pytest.raises(ValueError, match=rf"{name} .* cannot be read: No such file"):
+            connect_rq(f"rediss://h?{name}={tmp_path}/other.pem")
+
+
+@pytest.mark.parametrize("query", ["ssl_cert_reqs=none", "ssl_cert_reqs=optional", "ssl_check_hostname=False"])
+def test_tls_without_a_check_of_the_server_is_refused(query: str) -> None:
+    for connect in (connect_commands, connect_rq):
+        with pytest.raises(ValueError, match="name the authority that vouches for it in ssl_ca_certs"):
+            connect(f"rediss://user:secret@h/0?{query}")
+
+
+def test_a_certificate_that_is_not_trusted_is_no_outage() -> None:
+    untrusted = ssl.SSLCertVerificationError(1, "certificate verify failed")
+    untrusted.verify_message = "self-signed certificate in certificate chain"
+    wrapped = redis_errors.ConnectionError("Error 1 connecting to h:1.")
+    wrapped.__cause__ = untrusted
+    with pytest.raises(QueueError, match=r"not trusted.*self-signed.*ssl_ca_certs") as caught, translate_errors("look"):
+        raise wrapped
+    assert not isinstance(caught.value, RedisUnavailable)
 
 
 def kwargs(client: Redis) -> dict[str, Any]:
