@@ -9,7 +9,7 @@ import logging
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from worker import logs
 from worker.settings import Loaded, WorkerSettings, environment_name, load, mask_password, option_name, parse_timing
@@ -21,6 +21,7 @@ COMMANDS = {
     "config": "print the settings in force and where each value came from",
     "janitor": "run the queue's and the sessions' janitors alone, beside plain rq workers",
     "status": "print what the queue holds, per node and per run",
+    "dashboard": "serve the queue as a live web page, on this machine alone unless there is a token",
     "quarantine": "list what killed its workers; show BATCH; release BATCH, which grades it again",
 }
 
@@ -40,6 +41,10 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--config", metavar="FILE", help="read this file instead of ./collimate.toml")
     made.add_argument("--once", action="store_true", help="janitor: one round, then stop")
     made.add_argument("--dry-run", action="store_true", help="janitor: print what a round would do, and do nothing")
+    made.add_argument("--host", metavar="HOST", help="dashboard: where it listens (127.0.0.1)")
+    made.add_argument("--port", metavar="N", help="dashboard: its port (8600); 0 takes a free one")
+    made.add_argument("--token", metavar="TOKEN", help="dashboard: what to show to see it [COLLIMATE_DASHBOARD_TOKEN]")
+    made.add_argument("--token-file", metavar="FILE", help="dashboard: a file with the token")
     for item in dataclasses.fields(WorkerSettings):
         text = f"{item.metadata['help']} [{environment_name(item.name)}]"
         if item.type == "bool":
@@ -56,6 +61,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = vars(arguments)
     if (arguments.once or arguments.dry_run) and arguments.command != "janitor":
         print("worker: --once and --dry-run go with the command janitor", file=sys.stderr)
+        return EXIT_REFUSED
+    serving = {name: options[name] for name in ("host", "port", "token", "token_file")}
+    if any(value is not None for value in serving.values()) and arguments.command != "dashboard":
+        print("worker: --host, --port, --token and --token-file go with the command dashboard", file=sys.stderr)
         return EXIT_REFUSED
     looking = arguments.command in ("status", "quarantine")
     if (arguments.json and not looking) or (arguments.words and arguments.command != "quarantine"):
@@ -86,6 +95,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_REFUSED
     if looking:
         return look(settings, arguments.command, arguments.words, as_json=arguments.json)
+    if arguments.command == "dashboard":
+        return show_dashboard(settings, serving)
     from worker.backend import client_for
 
     try:
@@ -132,6 +143,22 @@ def look(settings: WorkerSettings, command: str, words: Sequence[str], *, as_jso
         print(f"worker: {error}", file=sys.stderr)
         return EXIT_REFUSED
     return 0
+
+
+def show_dashboard(settings: WorkerSettings, serving: Mapping[str, str | None]) -> int:
+    """The command `dashboard`, until SIGTERM or SIGINT."""
+    try:
+        from worker.dashboard.command import serve
+    except ModuleNotFoundError as error:
+        print(f"worker: the dashboard needs {error.name}: pip install 'collimate-rl[dashboard]'", file=sys.stderr)
+        return EXIT_REFUSED
+    try:
+        return serve(
+            settings, host=serving["host"], port=serving["port"], token=serving["token"], file=serving["token_file"]
+        )
+    except ValueError as error:
+        print(f"worker: {error}", file=sys.stderr)
+        return EXIT_REFUSED
 
 
 def run_janitor(settings: WorkerSettings, *, once: bool, dry_run: bool) -> int:

@@ -8,6 +8,9 @@ from pathlib import Path
 from tests.fixtures.fences import ROOT
 
 TOPS = ("collimate_rl", "producer", "worker")
+OTHER_FILES = (
+    r"collimate_rl/(data/\w+\.jsonl|queue/scripts/\w+\.lua)|worker/dashboard/(templates/\w+\.html|static/[\w.]+)"
+)
 
 
 def packages_listed() -> list[str]:
@@ -39,7 +42,7 @@ def test_other_files_of_the_packages_are_package_data() -> None:
         for path in (ROOT / top).rglob("*"):
             if path.is_file() and path.suffix not in {".py", ".pyc"}:
                 name = path.relative_to(ROOT).as_posix()
-                known = name in patterns or re.fullmatch(r"collimate_rl/(data/\w+\.jsonl|queue/scripts/\w+\.lua)", name)
+                known = name in patterns or re.fullmatch(OTHER_FILES, name)
                 assert known, f"{name} is in no package-data pattern of pyproject.toml"
 
 

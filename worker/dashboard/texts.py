@@ -1,0 +1,121 @@
+"""Strangers' text made fit for a page, and numbers made fit for people.
+
+Markup is escaped by the templates, always. Here goes what escaping leaves: terminal codes, control characters, marks
+that turn the direction of writing, half characters, and sheer size.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from markupsafe import Markup
+
+MAX_SHOWN = 64 * 1024
+"""Characters of one text on a page; the page says how much it leaves out."""
+
+_COLOURS = re.compile(r"\x1b\[[0-9;:]*m")
+# C0 but tab and newline, DEL and C1, invisible and direction marks, line separators, half characters, noncharacters
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff\ufffe\uffff]"
+)
+
+
+def harmless(value: Any) -> Any:
+    """What every value of a page goes through: a text without terminal colours, and with everything else that doesn't
+    show itself as an escape (`\\x1b`, `\\u202e`). `Markup` and what is no text are left as they are."""
+    if isinstance(value, Markup) or not isinstance(value, str):
+        return value
+    if value.isascii() and value.isprintable():
+        return value
+    return _UNSEEN.sub(_named, _COLOURS.sub("", value.replace("\r\n", "\n")))
+
+
+def _named(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """A text for the page, and how many characters of it were left out at its end."""
+
+    text: str
+    left_out: int
+
+
+def cap(text: str, limit: int = MAX_SHOWN) -> Shown:
+    """The first `limit` characters."""
+    return Shown(text=text[:limit], left_out=max(0, len(text) - limit))
+
+
+def decode(raw: bytes) -> str:
+    """A candidate's output as text, whatever its bytes."""
+    return raw.decode("utf-8", "replace")
+
+
+def clip(text: str, limit: int) -> str:
+    """One line of at most `limit` characters, an ellipsis where it was cut."""
+    line = " ".join(text[: limit * 4].split())
+    return line if len(line) <= limit else line[: limit - 1] + "\u2026"
+
+
+def seconds(value: float | None) -> str:
+    """`0.4 s`, `12 s`, `3 min`, `2 h 05 min`, `3 d 4 h`; a dash for None."""
+    if value is None:
+        return "\u2013"
+    size = max(0.0, value)
+    if size < 0.0995:
+        return f"{size * 1000:.0f} ms"
+    if size < 9.95:
+        return f"{size:.1f} s"
+    if size < 99.5:
+        return f"{size:.0f} s"
+    if size < 3570:
+        return f"{size / 60:.0f} min"
+    minutes = round(size / 60)
+    if minutes < 48 * 60:
+        return f"{minutes // 60} h {minutes % 60:02d} min"
+    return f"{minutes // 1440} d {minutes % 1440 // 60} h"
+
+
+def millis(value: float | None) -> str:
+    """A duration given in milliseconds, as `seconds` writes it."""
+    return seconds(None if value is None else value / 1000)
+
+
+def count(value: float | None) -> str:
+    """`1,234`; a dash for None."""
+    return "\u2013" if value is None else f"{round(value):,}"
+
+
+def rate(value: float | None) -> str:
+    """Per second: `0`, `0.02`, `3.4`, `120`; a dash for None."""
+    if value is None:
+        return "\u2013"
+    if value == 0:
+        return "0"
+    return f"{value:.2f}" if value < 1 else f"{value:.1f}" if value < 100 else f"{value:,.0f}"
+
+
+def share(part: float, whole: float) -> str:
+    """`12.5 %`; a dash where there is nothing to have a share of. What is there never reads as 0, nor as all."""
+    if whole <= 0:
+        return "\u2013"
+    percent = 100 * part / whole
+    if 0 < percent < 0.1:
+        return "< 0.1 %"
+    if 99.9 < percent < 100:
+        return "> 99.9 %"
+    return f"{percent:.1f} %".replace(".0 %", " %")
+
+
+def reward(value: float | None) -> str:
+    """`1`, `0.5`, `0.333`; a dash for None, which is no reward, and not 0."""
+    return "\u2013" if value is None else f"{value:.3f}".rstrip("0").rstrip(".")
+
+
+def plural(n: int, one: str, many: str) -> str:
+    """`1 batch`, `2 batches`."""
+    return f"{n:,} {one if n == 1 else many}"
