@@ -31,6 +31,8 @@ class BackendState:
     reason: str = ""
     draining: bool = False
     """It is up, and takes nothing any more."""
+    busy: bool = False
+    """It is up, and has no room just now."""
     templates: tuple[str, ...] | None = None
     isolation: str | None = None
     version: str = ""
@@ -103,7 +105,12 @@ GATEWAY_UP = BackendState(up=True, capabilities=frozenset({"label"}))
 
 
 def _down(error: CollimateError) -> BackendState:
-    return BackendState(up=False, reason=str(error), draining=isinstance(error, CollimateDrainingError))
+    return BackendState(
+        up=False,
+        reason=str(error),
+        draining=isinstance(error, CollimateDrainingError),
+        busy=error.error_code == "at_capacity",
+    )
 
 
 def _state(health: Mapping[str, Any]) -> BackendState:

@@ -10,14 +10,14 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from collimate_rl.errors import BadMessage, QueueError, RedisUnavailable, UnknownVersion
 from collimate_rl.protocol.bounds import clip_text
 from collimate_rl.queue import codec, faults
 from collimate_rl.queue.replies import Claimed, Grant, Mode, Published, Released
-from worker import logs
+from worker import answer_counts, logs, metrics
 from worker.batch_sessions import BatchSessions
 from worker.bench import Bench, Host
 from worker.group_work import GroupWork
@@ -46,7 +46,11 @@ def run_batch(bench: Bench, host: Host, k: str) -> str:
         logs.emit(logs.BATCH_SKIPPED, logging.DEBUG, k=k, reply=reply.word.value)
         return {Claimed.DONE: DONE, Claimed.BUSY: BUSY}.get(reply.word, GONE)
     faults.reach("claimed")
-    return _Execution(bench, host, reply.grant).run()
+    bench.tally.set(metrics.BATCHES_RUNNING, 1.0)
+    try:
+        return _Execution(bench, host, reply.grant).run()
+    finally:
+        bench.tally.set(metrics.BATCHES_RUNNING, 0.0)
 
 
 class _Execution:
@@ -62,9 +66,17 @@ class _Execution:
         self._closing = threading.Lock()
         self._closed: str | None = None
         self._sessions: BatchSessions | None = None
+        self._tally = bench.tally
+        self._size: int | None = None
+        self._judged: Collection[int] = grant.verdicts
 
     def run(self) -> str:
         grant, k = self._grant, self._hold.k
+        self._tally.add(metrics.BATCHES_CLAIMED)
+        if grant.losses:
+            self._tally.add(metrics.BATCHES_TAKEN_OVER)
+        if self._hold.fence == 1:
+            self._tally.observe(metrics.QUEUE_SECONDS, grant.queue_ms / 1000)
         logs.emit(
             logs.BATCH_CLAIMED,
             k=k,
@@ -89,9 +101,11 @@ class _Execution:
                 return self._fenced()
             except RedisUnavailable as error:
                 # Nothing can be said to the server: the lease runs out, and another takes the batch over.
+                self._tally.add(metrics.BATCHES_FENCED)
                 logs.emit(logs.BATCH_FENCED, logging.ERROR, k=k, fence=self._hold.fence, error=error.message)
                 return FENCED
             except Exception as error:  # noqa: BLE001 - a fault in our own code is logged, counted and answered
+                self._tally.add(metrics.BATCH_ERRORS)
                 logs.emit(logs.BATCH_ERROR, logging.ERROR, k=k, exc_info=True)
                 return self._after_error(keeper.reason, f"{type(error).__name__}: {error}")
 
@@ -118,9 +132,10 @@ class _Execution:
             return self._release(Mode.LATER, error.message)
         except BadMessage as error:
             return self._misconfigured("bad_request", error.message)
+        self._size = len(batch.candidates)
         keeper.exec_limit_s = float(batch.timeout_seconds)
         work = GroupWork(self._bench, self._grant, batch, keeper, on_draining=self._host.backend_failed)
-        self._sessions = work.sessions
+        self._sessions, self._judged = work.sessions, work.judged
         try:
             work.grade()
         except ValueError as error:
@@ -152,7 +167,8 @@ class _Execution:
             return self._fenced()
         if reply.word is Published.MISSING:
             raise RuntimeError(f"candidates {reply.missing} were neither judged nor flagged")
-        return self._published(reply.word, flagged=len(answers))
+        failed = {answer.index: str(answer.error_code) for answer in answers}
+        return self._published(reply.word, failed=failed, flagged=len(answers))
 
     def _misconfigured(self, code: str, detail: str) -> str:
         logs.emit(logs.BATCH_MISCONFIGURED, logging.WARNING, k=self._hold.k, code=code, detail=detail)
@@ -162,7 +178,7 @@ class _Execution:
         reply = persist(lambda: self._queue.publish(self._hold, fill=code, detail=clip_text(detail)))
         if reply.word is Published.FENCED:
             return self._fenced()
-        return self._published(reply.word, code=code)
+        return self._published(reply.word, fill=code, code=code)
 
     def _stopped(self, reason: Reason) -> str:
         """Close a batch that was told to stop. Also called by the keeper, when the job itself takes too long to."""
@@ -191,8 +207,13 @@ class _Execution:
             sessions.dropped(reply.dropped)
             sessions.settle(SETTLE_S)
         faults.reach("released")
-        event = logs.BATCH_RELEASED if reply.word is Released.RELEASED else logs.BATCH_PUBLISHED
-        logs.emit(event, k=self._hold.k, reason=mode.value, detail=detail)
+        released = reply.word is Released.RELEASED
+        if released:
+            self._tally.add(metrics.BATCHES_RELEASED, mode.value)
+        else:
+            self._count_answer(fill="internal")
+        event = logs.BATCH_RELEASED if released else logs.BATCH_PUBLISHED
+        logs.emit(event, k=self._hold.k, fence=self._hold.fence, reason=mode.value, detail=detail)
         return OK
 
     def _close(self, closing: Callable[[], str]) -> str:
@@ -204,14 +225,26 @@ class _Execution:
     def _fenced(self) -> str:
         if self._closed is not None:  # by the keeper, while the last exec was still under way
             return self._closed
+        self._tally.add(metrics.BATCHES_FENCED)
         logs.emit(logs.BATCH_FENCED, logging.WARNING, k=self._hold.k, fence=self._hold.fence)
         return FENCED
 
-    def _published(self, word: Published, **fields: Any) -> str:
+    def _published(
+        self, word: Published, *, failed: Mapping[int, str] | None = None, fill: str | None = None, **fields: Any
+    ) -> str:
         if word is Published.ALREADY:  # by whoever took the batch over, or by this call when its reply was lost
             logs.emit(logs.BATCH_SKIPPED, k=self._hold.k, reply="answered")
             return DONE
         faults.reach("published")
         seconds = round(time.monotonic() - self._started, 3)
+        self._tally.observe(metrics.BATCH_SECONDS, seconds)
+        self._count_answer(failed=failed, fill=fill)
         logs.emit(logs.BATCH_PUBLISHED, k=self._hold.k, fence=self._hold.fence, seconds=seconds, **fields)
         return OK
+
+    def _count_answer(self, *, failed: Mapping[int, str] | None = None, fill: str | None = None) -> None:
+        judged, quarantined = set(self._judged), self._grant.quarantined
+        answer_counts.count(
+            self._tally,
+            *answer_counts.flags_of(self._size, judged=judged, quarantined=quarantined, failed=failed, fill=fill),
+        )

@@ -75,6 +75,7 @@ class BatchSessions:
         template: str,
         egress: Mapping[str, Any] | None = None,
         on_fenced: Callable[[], None] = lambda: None,
+        on_found: Callable[[str], None] = lambda _reply: None,
     ) -> None:
         self._daemon = daemon
         self._queue = queue
@@ -82,6 +83,7 @@ class BatchSessions:
         self._template = template
         self._egress = egress
         self._on_fenced = on_fenced
+        self._on_found = on_found
         self._guard = threading.Condition()
         self._ledger = dict(ledger)
         """Entries of earlier owners that have not been looked at yet."""
@@ -170,6 +172,7 @@ class BatchSessions:
             if entry is not None and not found:
                 self._gone.add(entry.session)
         reply = "attached" if found else "lost"
+        self._on_found(reply)
         logs.emit(logs.SESSION_FOUND, k=self._hold.k, index=index, session=entry and entry.session, reply=reply)
         if entry is None or not found:
             return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from collimate_rl.errors import CollimateError
@@ -14,6 +14,7 @@ from collimate_rl.queue.replies import Hold
 from worker.batch_sessions import Daemon
 from worker.executor import RetryPolicy
 from worker.slots import Slots
+from worker.tally import Tally
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +37,8 @@ class Bench:
     """How long after the worker was asked to stop a batch may still take to finish."""
     drains: Callable[[], bool] = lambda: False
     """Whether the node is known to be paused because its daemon drains."""
+    tally: Tally = field(default_factory=Tally)
+    """Where this process counts what it does."""
     drop_on_stop: bool = True
     """Whether a stopping worker deletes the sessions of what it releases; else they wait for whoever attaches."""
 

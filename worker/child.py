@@ -1,4 +1,6 @@
-"""One worker process of a supervisor: `python -m worker.child NAME PARENT`, the settings in the environment."""
+"""One worker process of a supervisor: `python -m worker.child NAME PARENT DESCRIPTOR`, the settings in the environment.
+
+The descriptor is of the supervisor's `worker.tally.Board`."""
 
 from __future__ import annotations
 
@@ -12,9 +14,11 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from collimate_rl import guest
-from worker import logs
+from worker import logs, metrics
+from worker.names import place_of
 from worker.process import die_with_parent
 from worker.settings import load
+from worker.tally import Tally
 
 EXIT_REFUSED = 2
 """This worker must not work here at all; the supervisor stops too."""
@@ -33,7 +37,7 @@ def prepare_programs() -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """Take jobs until told to stop. Returns the exit code."""
-    name, parent = arguments
+    name, parent, descriptor = arguments
     die_with_parent(int(parent))
     settings = load({}).settings
     logs.configure(settings.log_format, settings.log_level, node=settings.node, worker=name)
@@ -41,7 +45,9 @@ def main(arguments: Sequence[str]) -> int:
     from worker.node_worker import NodeWorker
 
     threading.Thread(target=prepare_programs, name="programs", daemon=True).start()
-    worker = NodeWorker(settings.queue, name, settings=settings, supervised=True)
+    tally = Tally.attach(int(descriptor), place_of(name))
+    worker = NodeWorker(settings.queue, name, settings=settings, supervised=True, tally=tally)
+    tally.set(metrics.PROCESSES_READY, 1.0)
     logs.emit(logs.WORKER_READY, queue=settings.queue)
     try:
         worker.work(logging_level="WARNING")

@@ -56,7 +56,8 @@ class NodeExecutor:
     """An `Executor` for one batch on this node.
 
     `until` is on `clock`; at it, or when `stop` is set, nothing further starts and `run` raises a `CollimateError`
-    with the code `expired` or `stopped`. `on_retry(index, error, pause_s)` hears of each new try; `on_start(index)` of
+    with the code `expired` or `stopped`. `on_error(error)` hears of each exec that failed, `on_retry(index, error,
+    pause_s)` of each new try, `on_wait(seconds)` of each wait for a slot; `on_start(index)` of
     each candidate's exec before it is sent, and stops it by raising; `on_draining(error)` of a daemon that is going
     away, from which everything has to be taken elsewhere. `drains()` knows of a drain that no exec was told of: once
     nothing runs on it any more such a daemon closes its socket, and is only unreachable.
@@ -71,6 +72,8 @@ class NodeExecutor:
         until: float,
         stop: threading.Event,
         on_retry: Callable[[int | None, CollimateError, float], None],
+        on_error: Callable[[CollimateError], None] = lambda _error: None,
+        on_wait: Callable[[float], None] = lambda _seconds: None,
         on_start: Callable[[int], None] | None = None,
         on_draining: Callable[[CollimateError], None] | None = None,
         drains: Callable[[], bool] = lambda: False,
@@ -83,6 +86,8 @@ class NodeExecutor:
         self._until = until
         self._stop = stop
         self._on_retry = on_retry
+        self._on_error = on_error
+        self._on_wait = on_wait
         self._on_start = on_start
         self._on_draining = on_draining
         self._drains = drains
@@ -102,6 +107,7 @@ class NodeExecutor:
         while True:
             try:
                 with self._slots.slot(until=self._until, stop=self._stop) as waited:
+                    self._on_wait(waited)
                     self._note_wait(index, waited)
                     if self._on_start is not None and role == "runner" and index is not None:
                         self._on_start(index)
@@ -110,6 +116,7 @@ class NodeExecutor:
                 code = "stopped" if self._stop.is_set() else "expired"
                 raise CollimateError(str(timeout), None, code) from timeout
             except CollimateError as error:
+                self._on_error(error)
                 drained = self._is_drained(error)
                 if drained and self._on_draining is not None:
                     self._on_draining(error)

@@ -17,13 +17,13 @@ from collimate_rl.errors import CollimateError
 from collimate_rl.grading.execute import Executor
 from collimate_rl.grading.group import Graded, grade_group
 from collimate_rl.grading.losses import Loss, LossWitness
-from collimate_rl.protocol import GradeBatch
+from collimate_rl.protocol import GradeBatch, Verdict
 from collimate_rl.protocol.codes import SUSPECT_OUTCOMES
 from collimate_rl.queue import faults
 from collimate_rl.queue.batches import BatchQueue
 from collimate_rl.queue.replies import Grant, Hold, Written
 from collimate_rl.specs import RewardSpec, spec_from_wire
-from worker import logs
+from worker import logs, metrics
 from worker.batch_sessions import BatchSessions
 from worker.bench import Bench
 from worker.executor import NodeExecutor
@@ -31,6 +31,7 @@ from worker.keeper import Fenced, Keeper, Reason
 from worker.ledger import SessionLabel, runs_in_sessions
 from worker.persist import persist
 from worker.session_executor import SessionExecutor
+from worker.verdict_cache import VerdictCache
 from worker.verdicts import Desk
 
 
@@ -77,6 +78,7 @@ class GroupWork:
         on_draining: Callable[[CollimateError], None] = lambda _error: None,
     ) -> None:
         self._queue = bench.queue
+        self._tally = bench.tally
         # More threads than the node has slots would only wait for one.
         self._concurrency = min(bench.concurrency, bench.slots.count)
         self._grant = grant
@@ -95,6 +97,9 @@ class GroupWork:
         self.failed: dict[int, CollimateError] = {}
         """Candidates that the infrastructure failed beyond this node's retries."""
         self._on_draining = on_draining
+        self._cache = VerdictCache.for_batch(bench.queue, batch, grant, bench.node)
+        self._twins: dict[int, list[int]] = {}
+        """Candidates that wait for the verdict of the one that they are the same as."""
         inner = bench.executor_for(batch, grant.hold)
         self.sessions: BatchSessions | None = None
         self._in_sessions: SessionExecutor | None = None
@@ -107,6 +112,7 @@ class GroupWork:
                 template=batch.template,
                 egress=batch.egress,
                 on_fenced=lambda: keeper.halt(Reason.FENCED),
+                on_found=lambda reply: bench.tally.add(metrics.SESSIONS_FOUND, reply),
             )
             self._in_sessions = SessionExecutor(self.sessions, inner, stop=keeper.stop)
         self._execute = NodeExecutor(
@@ -116,6 +122,8 @@ class GroupWork:
             until=keeper.deadline,
             stop=keeper.stop,
             on_retry=self._retried,
+            on_error=self._erred,
+            on_wait=lambda seconds: bench.tally.observe(metrics.SLOT_WAIT_SECONDS, seconds),
             on_start=self._starts if grant.cautious else None,
             on_draining=self._drains,
             drains=bench.drains,
@@ -144,6 +152,17 @@ class GroupWork:
         """Grade every open candidate. `ValueError` when the spec is at fault; `Fenced`; returns early when stopped."""
         self._spec = with_case_timeout(spec_from_wire(json.loads(self._batch.spec)), self._batch.case_timeout_s)
         everybody = range(len(self._batch.candidates))
+        if self._cache is not None:
+            for index, verdict in self._cache.known(set(everybody) - self.judged).items():
+                self._write(index, verdict)
+            self._twins = self._cache.twins(set(everybody) - self.judged)
+            self._grade_all_but(self.judged | {twin for twins in self._twins.values() for twin in twins})
+            self._twins = {}
+            if self._keeper.stop.is_set() or len(self.judged) + len(self.failed) == len(everybody):
+                return
+            # Twins of a candidate whose verdict says nothing about them.
+            self._grade_all_but(self.judged | set(self.failed))
+            return
         # In a cautious batch a candidate on its last chance runs alone, after the rest: what then kills the worker is
         # known for certain.
         last_chance = [
@@ -199,9 +218,20 @@ class GroupWork:
                 recovered=self._in_sessions.recovered(index) if self._in_sessions is not None else None,
                 session_id=self.sessions.session_id(index) if self.sessions is not None else None,
             )
-            faults.reach("graded")
-            written = persist(lambda: self._queue.verdict(self._grant.hold, verdict))
         except ValueError as error:  # our own fault, not the spec's
+            raise RuntimeError(f"there is no verdict in the grade of candidate {index}: {error}") from error
+        faults.reach("graded")
+        self._write(index, verdict)
+        if self._cache is not None:
+            self._cache.keep(verdict)
+            for shared in self._cache.shared(verdict, self._twins.get(index, ())):
+                self._write(shared.index, shared)
+
+    def _write(self, index: int, verdict: Verdict) -> None:
+        """Write a verdict to the queue. Raises `Fenced`, after the stop is set."""
+        try:
+            written = persist(lambda: self._queue.verdict(self._grant.hold, verdict))
+        except ValueError as error:
             raise RuntimeError(f"the verdict of candidate {index} cannot be written: {error}") from error
         if written is Written.FENCED:
             self._keeper.halt(Reason.FENCED)
@@ -211,6 +241,8 @@ class GroupWork:
             self.sessions.judged(index)
         with self._guard:
             self.judged.add(index)
+        if written is Written.ACCEPTED:
+            self._tell(verdict)
         if written is Written.ACCEPTED and verdict.outcome in SUSPECT_OUTCOMES:
             self._count(index, verdict.outcome)
         logs.emit(
@@ -218,14 +250,33 @@ class GroupWork:
             logging.DEBUG,
             k=self._grant.hold.k,
             index=index,
+            session=verdict.session_id,
             reward=verdict.reward,
             outcome=verdict.outcome,
         )
+
+    def _tell(self, verdict: Verdict) -> None:
+        """Count a verdict that the queue took; then nobody else counts it."""
+        tally = self._tally
+        tally.add(metrics.CANDIDATES_GRADED, str(verdict.outcome))
+        if verdict.recovered != "none":
+            tally.add(metrics.CANDIDATES_RECOVERED, verdict.recovered)
+        for family, ms in (
+            (metrics.FORK_SECONDS, verdict.fork_time_ms),
+            (metrics.EXEC_SECONDS, verdict.exec_time_ms),
+            (metrics.JUDGE_SECONDS, verdict.judge_time_ms),
+        ):
+            if ms:  # else there was nothing to fork, to run or to judge
+                tally.observe(family, ms / 1000)
 
     def _count(self, index: int, outcome: str) -> None:
         k = self._grant.hold.k
         logs.emit(logs.CANDIDATE_SUSPECT, logging.WARNING, k=k, index=index, outcome=outcome)
         persist(lambda: self._queue.suspect(self._batch.run, outcome, k, index))
+
+    def _erred(self, error: CollimateError) -> None:
+        if error.is_infra:
+            self._tally.add(metrics.INFRA_ERRORS, error.error_code or "other")
 
     def _retried(self, index: int | None, error: CollimateError, pause_s: float) -> None:
         logs.emit(
@@ -238,6 +289,7 @@ class GroupWork:
         )
 
     def _lost(self, loss: Loss) -> None:
+        self._tally.add(metrics.SANDBOXES_LOST, "worked" if loss.control else "failed")
         logs.emit(
             logs.SANDBOX_LOST,
             logging.WARNING,

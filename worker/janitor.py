@@ -15,9 +15,10 @@ from collimate_rl.queue.batches import BatchQueue
 from collimate_rl.queue.clients import translate_errors
 from collimate_rl.queue.janitor import QueueJanitor
 from collimate_rl.queue.rq_edge import listed_batches
-from worker import logs
+from worker import logs, metrics
 from worker.periodic import Periodic
 from worker.session_janitor import SessionJanitor
+from worker.tally import Tally
 
 QUIET = frozenset({"LIVE", "WAITING", "LISTED", "LOOK", "SETTLING", "FORGOT"})
 """What a mend finds in a healthy queue, or hasn't decided yet: not worth a line each."""
@@ -26,9 +27,15 @@ QUIET = frozenset({"LIVE", "WAITING", "LISTED", "LOOK", "SETTLING", "FORGOT"})
 class JanitorRounds:
     """Rounds of one janitor, with their log. `round` never raises for a server that is away: the next one goes on."""
 
-    def __init__(self, queue: BatchQueue, token: str) -> None:
+    def __init__(self, queue: BatchQueue, token: str, *, tally: Tally | None = None) -> None:
         self._janitor = QueueJanitor(queue, token)
         self._led = False
+        self._tally = tally or Tally()
+
+    @property
+    def leads(self) -> bool:
+        """It led at its last round that the server answered."""
+        return self._led
 
     def round(self) -> Counter[str]:
         """One pass; what was done, by name. Empty when another janitor leads."""
@@ -47,6 +54,8 @@ class JanitorRounds:
         counts["BUMPED"] += done.bumped
         counts["SWEPT"] += len(done.swept)
         counts["BROKEN"] += done.broken
+        for word, count in counts.items():
+            self._tally.add(metrics.JANITOR_ACTIONS, word.lower(), count)
         acted: dict[str, Any] = {
             word: count for word, count in counts.items() if count and word not in QUIET and word != "BUMPED"
         }

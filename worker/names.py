@@ -14,6 +14,11 @@ def worker_name(node: str, place: str) -> str:
     return f"{node[:NODE_PART]}-{place}-{secrets.token_hex(4)}"
 
 
+def place_of(worker: str) -> int:
+    """Which place of its supervisor a worker has, by its name. `ValueError` for a name that no supervisor gave."""
+    return int(worker.rsplit("-", 2)[1])
+
+
 def is_supervised(node: str, worker: str) -> bool:
     """Whether a supervisor of this node gave this name: its places are numbers."""
     return re.fullmatch(rf"{re.escape(node[:NODE_PART])}-\d+-[0-9a-f]{{8}}", worker) is not None

@@ -26,7 +26,7 @@ from collimate_rl.queue.batches import BatchQueue
 from collimate_rl.queue.clients import connect_commands, connect_rq
 from collimate_rl.queue.replies import Hold
 from collimate_rl.queue.rq_edge import BellWorker, Gate
-from worker import logs
+from worker import logs, metrics
 from worker.backend import LOOK_TIMEOUT_S, Backend, BackendState, client_for, endpoint_of
 from worker.batch_job import run_batch
 from worker.batch_sessions import Daemon
@@ -39,6 +39,7 @@ from worker.pause import NodePause, pause_file
 from worker.plain import PlainLife, plain_name
 from worker.settings import WorkerSettings, load, parse_timing
 from worker.slots import Slots, slots_directory
+from worker.tally import Tally
 
 BLOCK_TTL_S = 16
 """rq blocks for this minus 15 s: one second, so that an idle worker stops, or sees the daemon come back, soon."""
@@ -58,6 +59,7 @@ class NodeWorker(BellWorker):
     connection -- ignored: rq's defaults lose jobs. The connections are made here, from the settings' `redis_url`.
     settings -- from the environment and the file when not given.
     supervised -- a supervisor says that this process is alive, and buries it.
+    tally -- where to count what this process does; a supervisor shows it.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class NodeWorker(BellWorker):
         *,
         settings: WorkerSettings | None = None,
         supervised: bool = False,
+        tally: Tally | None = None,
         **options: Any,
     ) -> None:
         queue = _only_queue(queues)
@@ -101,7 +104,12 @@ class NodeWorker(BellWorker):
             worker_ttl=BLOCK_TTL_S,
             **options,
         )
-        self._slots = Slots(slots_directory(self.settings.state_dir, self.settings.node), self.settings.slots)
+        tally = tally or Tally()
+        self._slots = Slots(
+            slots_directory(self.settings.state_dir, self.settings.node),
+            self.settings.slots,
+            on_held=lambda count: tally.set(metrics.SLOTS_IN_USE, count),
+        )
         self.bench = Bench(
             queue=self.batches,
             worker=self.name,
@@ -126,6 +134,7 @@ class NodeWorker(BellWorker):
             concurrency=self.settings.batch_concurrency,
             grace_s=self.settings.grace - stop_margin(self.settings.grace),
             drains=self._pause.drains,
+            tally=tally,
             drop_on_stop=self.settings.on_stop == "delete",
         )
         self._plain = None if supervised else PlainLife(self.settings, self.batches, self.connection, self.name)

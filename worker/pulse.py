@@ -24,6 +24,7 @@ from collimate_rl.queue.rq_edge import clear_worker
 from worker import logs
 from worker.backend import BackendState
 from worker.names import is_supervised
+from worker.outage import Outage
 from worker.process import ProcessId
 from worker.settings import WorkerSettings
 
@@ -48,7 +49,9 @@ class Pulse:
         living: Callable[[], Mapping[str, str]],
         backend: Callable[[], BackendState | None],
         home: bool = False,
+        on_buried: Callable[[Buried], None] = lambda _reply: None,
         clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self._settings = settings
         self._queue = queue
@@ -60,14 +63,20 @@ class Pulse:
         self._dead: list[tuple[str, bool]] = []
         self._burying = threading.Lock()
         self._said_alive_at = float("-inf")
-        self._down = False
+        self._on_buried = on_buried
+        self._wall = wall
+        self._outage = Outage(clock=clock)
+        self.down: str | None = None
+        """Why the last round could not say what was due; None when it could, or before the first."""
+        self.said_at: float | None = None
+        """When a round said all that was due last, Unix seconds."""
 
     def died(self, worker: str, *, counts: bool = True) -> None:
         """The process of this worker is gone: the next round buries it. `counts`: perhaps by a candidate's doing."""
         self._dead.append((worker, counts))
 
     def round(self) -> None:
-        """Say what is due. A server that is away is reported once, and the next round says it all again."""
+        """Say what is due. A server that is away is reported now and then; the next round says it all again."""
         try:
             self._bury_dead()
             living = dict(self._living())
@@ -76,13 +85,13 @@ class Pulse:
                 self._said_alive_at = self._clock()
             self._queue.beat(self._settings.node, heartbeat(self._settings, self._backend(), len(living)))
         except RedisUnavailable as error:
-            if not self._down:
-                logs.emit(logs.REDIS_DOWN, logging.WARNING, error=error.message)
-            self._down = True
+            self.down = error.message
+            self._outage.report(logs.REDIS_DOWN, error=error.message)
             return
-        if self._down:
-            logs.emit(logs.REDIS_BACK)
-        self._down = False
+        self.down, self.said_at = None, self._wall()
+        away_s = self._outage.over()
+        if away_s is not None:
+            logs.emit(logs.REDIS_BACK, away=round(away_s, 1))
 
     def speak_now(self) -> None:
         """A process was started: the next round says that it lives."""
@@ -108,8 +117,9 @@ class Pulse:
             while self._dead:
                 faults.reach("death_seen")
                 worker, counts = self._dead[0]
-                bury(self._queue, self._rq, self._settings.node, worker, counts=counts, home=self._home)
+                reply = bury(self._queue, self._rq, self._settings.node, worker, counts=counts, home=self._home)
                 self._dead.pop(0)
+                self._on_buried(reply)
         finally:
             self._burying.release()
 
@@ -128,8 +138,10 @@ def heartbeat(settings: WorkerSettings, state: BackendState | None, processes: i
     }
 
 
-def bury(queue: BatchQueue, rq_client: Redis, node: str, worker: str, *, home: bool, counts: bool = True) -> None:
+def bury(queue: BatchQueue, rq_client: Redis, node: str, worker: str, *, home: bool, counts: bool = True) -> Buried:
     """Give back what a dead worker owned, then clear what rq keeps of it. Raises `RedisUnavailable`.
+
+    NONE when it owned nothing, or when that cannot be told.
 
     home -- no other node reaches this one's daemon, so that a batch with sessions there is tried here first.
     """
@@ -143,10 +155,11 @@ def bury(queue: BatchQueue, rq_client: Redis, node: str, worker: str, *, home: b
     except QueueError as error:
         # Keys that are not ours to mend: the batch is left to its lease, and the other dead are buried.
         logs.emit(logs.BURIED, logging.ERROR, buried=worker, reply="failed", error=error.message)
-        return
+        return Buried.NONE
     if reply.word is not Buried.NONE or bells:
         level = logging.INFO if reply.word is Buried.NONE else logging.WARNING
         logs.emit(logs.BURIED, level, buried=worker, reply=reply.word.value, k=reply.k or "", bells=bells)
+    return reply.word
 
 
 def bury_earlier_life(queue: BatchQueue, rq_client: Redis, node: str, *, home: bool) -> None:

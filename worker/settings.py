@@ -116,6 +116,16 @@ class WorkerSettings:
         default="",
         metavar="NAME=MS,…",
     )
+    metrics_port: int = _setting(
+        "serve /metrics, /healthz and /readyz on this port; 0 takes a free one and logs it, -1 serves nothing",
+        default=-1,
+        metavar="N",
+    )
+    metrics_host: str = _setting(
+        "the address to serve them on; beyond loopback whoever reaches the port can read them",
+        default="127.0.0.1",
+        metavar="HOST",
+    )
     log_format: str = _setting(
         "text for people, json for machines", default="text", metavar="FORMAT", choices=("text", "json")
     )
@@ -137,6 +147,7 @@ class WorkerSettings:
             ("retries", 0, 20),
             ("hops", 0, 20),
             ("gateway_cap", 0, 1_000_000),
+            ("metrics_port", -1, 65_535),
         ):
             if not low <= getattr(self, name) <= high:
                 raise ValueError(f"{name} must be between {low} and {high}, not {getattr(self, name)}")

@@ -30,13 +30,24 @@ class SlotTimeout(TimeoutError):
 
 
 class Slots:
-    """`count` slots in `directory`; one object per process, used by all its threads."""
+    """`count` slots in `directory`; one object per process, used by all its threads.
 
-    def __init__(self, directory: Path, count: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+    `on_held` hears how many it holds, whenever that changes.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        count: int,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        on_held: Callable[[int], None] = lambda _count: None,
+    ) -> None:
         if count < 1:
             raise ValueError(f"a node needs at least one slot, not {count}")
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._clock = clock
+        self._on_held = on_held
         self._free_here = threading.Condition()
         self._turn = threading.Lock()
         self._held: set[int] = set()
@@ -106,12 +117,14 @@ class Slots:
                     raise
                 continue
             self._held.add(number)
+            self._on_held(len(self._held))
             return number
         return None
 
     def _release(self, number: int) -> None:
         with self._free_here:
             self._held.discard(number)
+            self._on_held(len(self._held))
             fcntl.flock(self._files[number], fcntl.LOCK_UN)
             self._free_here.notify()
 

@@ -20,15 +20,19 @@ from redis import Redis
 from collimate_rl.errors import QueueError, RedisUnavailable
 from collimate_rl.queue.batches import BatchQueue
 from collimate_rl.queue.clients import connect_commands, connect_rq
+from collimate_rl.queue.replies import Buried
 from collimate_rl.queue.server_check import check_server
-from worker import logs
+from worker import logs, metrics
 from worker.backend import Backend, BackendState, is_this_nodes
 from worker.child import EXIT_CUT_OFF, EXIT_REFUSED
 from worker.children import Children, Ended
 from worker.intake import UNISOLATED
 from worker.janitor import JanitorRounds
+from worker.keeper import EXIT_STUCK
+from worker.monitor import Facts, Monitor
 from worker.names import worker_name
 from worker.node_lease import NodeLease, NodeTaken
+from worker.outage import Outage
 from worker.pause import NodePause, pause_file
 from worker.periodic import Periodic
 from worker.persist import persist
@@ -38,6 +42,7 @@ from worker.session_janitor import SessionJanitor
 from worker.settings import WorkerSettings, as_environment, mask_password, parse_timing
 from worker.signals import Signals
 from worker.slots import Slots, slots_directory
+from worker.tally import Board
 
 LOOK_EVERY_S = 5.0
 KILL_WAIT_S = 10.0
@@ -49,6 +54,8 @@ PARTING_WORD_S = 3.0
 """How long the server may take for an answer then: one that hangs is as good as away."""
 PARTING_LOOK_S = 3.0
 """How long the daemon may take for an answer at the end."""
+HOW_ENDED = {0: "stopped", EXIT_REFUSED: "refused", EXIT_STUCK: "stuck", EXIT_CUT_OFF: "cut_off"}
+"""By exit code; a signal is `killed`, any other code an `error`."""
 LOOPS_WAIT_S = 5.0
 """How long the end waits for rounds under way: of the janitors, and of looks at the daemon."""
 
@@ -68,6 +75,7 @@ class Supervisor:
         self._rq: Redis = connect_rq(settings.redis_url)
         self._backend = Backend(settings.backend)
         self._state: BackendState | None = None
+        self._board = Board(settings.processes)
         self._pause: NodePause | None = None
         self._identity = ProcessId.own()
         self._lease = NodeLease(self._queue, settings.node, self._identity)
@@ -76,9 +84,15 @@ class Supervisor:
         )
         self._home = is_this_nodes(settings.backend)
         self._pulse = Pulse(
-            settings, self._queue, self._rq, living=self._living, backend=lambda: self._state, home=self._home
+            settings,
+            self._queue,
+            self._rq,
+            living=self._living,
+            backend=lambda: self._state,
+            home=self._home,
+            on_buried=self._buried,
         )
-        self._janitor = JanitorRounds(self._queue, str(self._identity))
+        self._janitor = JanitorRounds(self._queue, str(self._identity), tally=self._board.own)
         self._sessions = SessionJanitor.for_node(settings, self._queue, str(self._identity))
         self._unisolated = False
         self._leads_node = True
@@ -86,28 +100,53 @@ class Supervisor:
         self._loops = [
             Periodic("pulse", beat_s, self._pulse_round),
             Periodic("janitor", beat_s, self._janitor_round),
-            Periodic("sessions", self._sessions.every_s, self._sessions.round),
+            Periodic("sessions", self._sessions.every_s, self._sessions_round),
             Periodic("backend", LOOK_EVERY_S, self._look),
         ]
+        self._monitor = Monitor(settings, self._queue, self._board, self._facts)
+        self._stopping = False
 
     def run(self) -> int:
         with Signals() as signals:
             try:
-                if not self._prepare(signals):
-                    return 0
-            except (Refused, QueueError, NodeTaken) as error:
+                self._serve_metrics()
+                return self._run(signals)
+            except Refused as error:
                 logs.emit(logs.REFUSED, logging.ERROR, reason=str(error))
                 return EXIT_REFUSED
-            for loop in self._loops:
-                loop.start()
-            refused = False
-            try:
-                refused = self._supervise(signals)
             finally:
-                self._stop(signals)
-            return EXIT_REFUSED if refused else 0
+                self._monitor.stop(LOOPS_WAIT_S)
+                self._board.close()
+
+    def _run(self, signals: Signals) -> int:
+        try:
+            if not self._prepare(signals):
+                return 0
+        except (Refused, QueueError, NodeTaken) as error:
+            logs.emit(logs.REFUSED, logging.ERROR, reason=str(error))
+            return EXIT_REFUSED
+        for loop in self._loops:
+            loop.start()
+        refused = False
+        try:
+            refused = self._supervise(signals)
+        finally:
+            self._stop(signals)
+        return EXIT_REFUSED if refused else 0
 
     # Before the first worker
+
+    def _serve_metrics(self) -> None:
+        try:
+            self._monitor.start()
+        except ModuleNotFoundError as error:
+            raise Refused(str(error)) from error
+        except OSError as error:
+            where = f"{self._settings.metrics_host}:{self._settings.metrics_port}"
+            raise Refused(
+                f"the metrics cannot be served on {where} ({error.strerror or error}): "
+                "name another --metrics-port or --metrics-host"
+            ) from error
 
     def _prepare(self, signals: Signals) -> bool:
         """Everything that has to be right first. False when a stop came meanwhile; raises what refuses this node."""
@@ -147,14 +186,18 @@ class Supervisor:
 
     def _when_server_is_there(self, signals: Signals, step: Callable[[], str | None]) -> str | None:
         """What `step` returns, once the server can be reached; None when a stop came meanwhile."""
-        wait_s, reported = 0.2, False
+        wait_s, outage = 0.2, Outage()
         while True:
+            self._monitor.turn()
             try:
-                return step()
+                done = step()
             except RedisUnavailable as error:
-                if not reported:
-                    logs.emit(logs.REDIS_DOWN, logging.WARNING, error=error.message)
-                reported = True
+                outage.report(logs.REDIS_DOWN, error=error.message)
+            else:
+                away_s = outage.over()
+                if away_s is not None:
+                    logs.emit(logs.REDIS_BACK, away=round(away_s, 1))
+                return done
             if signals.wait(wait_s):
                 return None
             wait_s = min(wait_s * 2, 5.0)
@@ -167,6 +210,7 @@ class Supervisor:
             if not reported:
                 logs.emit(logs.NODE_TAKEN, logging.WARNING)
             reported = True
+            self._monitor.turn()
             return signals.wait(0.5)
 
         if not self._lease.take(pause):
@@ -179,8 +223,11 @@ class Supervisor:
     def _spawn(self, name: str) -> subprocess.Popen[bytes]:
         # A session of their own: a terminal's Ctrl-C goes to the supervisor alone, which stops them in order.
         environment = {**os.environ, **as_environment(self._settings), "COLLIMATE_CONFIG": os.devnull}
-        command = [sys.executable, "-m", "worker.child", name, str(os.getpid())]
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment, start_new_session=True)
+        board = self._board.descriptor
+        command = [sys.executable, "-m", "worker.child", name, str(os.getpid()), str(board)]
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, env=environment, start_new_session=True, pass_fds=(board,)
+        )
 
     def _living(self) -> dict[str, str]:
         return {child.name: str(child.identity or "") for child in self._children.living}
@@ -188,7 +235,9 @@ class Supervisor:
     def _supervise(self, signals: Signals) -> bool:
         """Until a stop is asked for. True when a worker refused to work here."""
         while not signals.stops:
+            self._monitor.turn()
             for child in self._children.start_due():
+                self._board.own.add(metrics.PROCESSES_STARTED)
                 logs.emit(logs.PROCESS_STARTED, started=child.name, pid=child.process.pid)
                 self._pulse.speak_now()
                 self._loops[0].wake()
@@ -213,10 +262,12 @@ class Supervisor:
             lived=round(end.lived_s, 1),
             restart_in=round(end.restart_in_s, 1),
         )
+        self._count_end(end)
         self._pulse.died(end.child.name, counts=end.code != EXIT_CUT_OFF)
         self._loops[0].wake()
 
     def _stop(self, signals: Signals) -> None:
+        self._stopping = True
         logs.emit(logs.SUPERVISOR_STOPPING, grace=self._settings.grace)
         self._children.signal(signal.SIGTERM)
         until = time.monotonic() + self._settings.grace
@@ -232,6 +283,7 @@ class Supervisor:
         while self._children.living and time.monotonic() < until:
             signals.wait(0.1)
             self._collect()
+        self._monitor.end()
         for loop in self._loops:
             loop.end()
         until = time.monotonic() + LOOPS_WAIT_S
@@ -241,8 +293,17 @@ class Supervisor:
         logs.emit(logs.SUPERVISOR_STOPPED)
 
     def _collect(self) -> None:
+        self._monitor.turn()
         for end in self._children.reap():
+            self._count_end(end)
             self._pulse.died(end.child.name, counts=end.code != EXIT_CUT_OFF)
+
+    def _count_end(self, end: Ended) -> None:
+        """Before its place is filled again: what that process counted stays, what it held is gone."""
+        place = self._board.place(end.child.place)
+        place.clear_gauges()
+        how = "killed" if end.code < 0 else HOW_ENDED.get(end.code, "error")
+        self._board.own.add(metrics.PROCESSES_ENDED, how)
 
     def _last_words(self, for_s: float) -> None:
         try:
@@ -261,6 +322,23 @@ class Supervisor:
             logs.emit(logs.REDIS_DOWN, logging.WARNING, error=error.message)
 
     # What the threads do
+
+    def _facts(self) -> Facts:
+        return Facts(
+            redis_down=self._pulse.down,
+            heartbeat_at=self._pulse.said_at,
+            living=len(self._children.living),
+            pause=None if self._pause is None else self._pause.current(),
+            leads=self._janitor.leads,
+            stopping=self._stopping,
+        )
+
+    def _buried(self, reply: Buried) -> None:
+        if reply is not Buried.NONE:
+            self._board.own.add(metrics.BATCHES_BURIED, reply.value.lower())
+
+    def _sessions_round(self) -> None:
+        self._board.own.add(metrics.SESSIONS_REAPED, amount=self._sessions.round())
 
     def _pulse_round(self) -> None:
         self._pulse.round()

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from collections.abc import Callable
 
 import pytest
 
 from collimate_rl.client import CollimateClient
-from collimate_rl.errors import CollimateError
 from collimate_rl.protocol import ResultStatus, keys
-from tests.fixtures.own_daemon import OwnDaemon
+from tests.fixtures.own_daemon import LongExec, OwnDaemon
 from tests.fixtures.recovery import execs, ledger, owner_pid, sessions_of
 from tests.fixtures.worker_batches import RIGHT, WRONG, Audit, slow
 from tests.fixtures.worker_nodes import HASTY, Node, until
@@ -104,27 +102,6 @@ def test_a_daemon_killed_and_restarted_in_the_middle_costs_a_rerun_and_no_verdic
     audit.check_each_answered_once()
     assert started.stop() == 0
     assert client.list_sessions() == []
-
-
-class LongExec(threading.Thread):
-    """Keeps a daemon from ending: something runs there while it drains."""
-
-    def __init__(self, daemon: OwnDaemon) -> None:
-        super().__init__(daemon=True)
-        self.client = CollimateClient(unix_socket=str(daemon.socket), retries=0)
-        self.session = self.client.create_session("py")["session_id"]
-        self.start()
-        until(lambda: self.client.get_session(self.session)["exec_count"] == 1, "it never ran")
-
-    def run(self) -> None:
-        try:
-            self.client.session_exec(self.session, command="sleep 100", timeout_seconds=120)
-        except CollimateError:
-            pass  # deleted under it
-
-    def release(self) -> None:
-        self.client.delete_session(self.session)
-        self.join(30)
 
 
 def test_a_draining_daemon_pauses_its_node_and_others_go_on(

@@ -1,0 +1,99 @@
+"""A supervisor's metrics are what its workers did, exactly; readiness follows what the node needs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+
+from collimate_rl.queue.server import LocalRedis
+from tests.fixtures.own_daemon import LongExec, OwnDaemon
+from tests.fixtures.scrapes import Pages
+from tests.fixtures.worker_batches import CRASH, RIGHT, WRONG, Audit, slow
+from tests.fixtures.worker_nodes import HASTY, Node, until
+
+StartNode = Callable[..., Node]
+NOTHING = "def other():\n    pass\n"
+GRADED = "collimate_candidates_graded_total"
+
+
+def test_counts_are_what_was_submitted_and_outlive_a_killed_worker(node: StartNode, audit: Audit) -> None:
+    started = node(processes=2, slots=8, metrics_port=0, timing=HASTY)
+    pages = Pages.of(started)
+    started.wait_for("worker_ready", count=2)
+    for number in range(12):
+        audit.submit([RIGHT, WRONG, CRASH, NOTHING], id=f"b{number}")
+    audit.results()
+    until(lambda: pages.numbers()["collimate_batches_published_total[graded]"] == 12, "not all were counted")
+    before = pages.numbers()
+    assert pages.sums(GRADED) == {"passed": 12, "wrong_answer": 12, "runtime_error": 12, "no_entry_point": 12}
+    assert before["collimate_batches_claimed_total"] == 12
+    assert before["collimate_batch_seconds_count"] == before["collimate_batch_queue_seconds_count"] == 12
+    assert before["collimate_exec_seconds_count"] == before["collimate_exec_seconds_bucket[+Inf]"] >= 36
+    assert pages.sums("collimate_candidates_flagged_total") == pages.sums("collimate_infra_errors_total") == {}
+    assert (before["collimate_slots"], before["collimate_worker_processes_ready"]) == (8, 2)
+
+    k = audit.submit([RIGHT, slow(3)], id="killed", recovery="rerun")
+    until(lambda: pages.sums(GRADED)["passed"] == 13, "the quick candidate was not counted")
+    until(lambda: pages.numbers()["collimate_slots_in_use"] == 1, "the slow candidate holds no slot")
+    owner = started.wait_for("batch_claimed", k=k)[-1]["worker"]
+    os.kill(started.child_pids()[owner], signal.SIGKILL)
+    assert audit.rewards(k) == [1.0, 1.0]
+    until(lambda: pages.sums("collimate_batches_published_total") == {"graded": 13}, "it was not counted once")
+    until(lambda: pages.numbers()["collimate_worker_processes_ready"] == 2, "the killed process was not replaced")
+    assert pages.sums(GRADED) == {"passed": 14, "wrong_answer": 12, "runtime_error": 12, "no_entry_point": 12}
+    assert pages.sums("collimate_candidates_recovered_total") == {"rerun": 1}
+    assert pages.sums("collimate_worker_processes_ended_total") == {"killed": 1}
+    assert pages.sums("collimate_batches_buried_total") == {"released": 1}
+    after = pages.numbers()
+    assert after["collimate_batches_claimed_total"] == 14
+    assert after["collimate_batches_taken_over_total"] == 1
+    assert after["collimate_worker_processes_started_total"] == 3
+    assert after["collimate_slots_in_use"] == after["collimate_batches_running"] == 0
+    assert pages.get("/healthz")[0] == 200
+    assert started.stop() == 0
+
+
+def test_the_leading_node_tells_of_the_queue(node: StartNode, audit: Audit) -> None:
+    started = node(processes=1, slots=2, metrics_port=0, timing=HASTY)
+    pages = Pages.of(started)
+    audit.submit([slow(20)], id="long")
+    audit.submit([RIGHT], id="behind")
+    until(lambda: pages.numbers().get("collimate_queue_running_batches") == 1, "the queue was not read")
+    told = pages.numbers()
+    assert told["collimate_queue_unanswered_batches"] == 2
+    assert told["collimate_queue_waiting_batches"] == 1
+    assert told["collimate_queue_oldest_batch_seconds"] > 0
+    assert (told["collimate_queue_nodes"], told["collimate_queue_nodes_up"]) == (1, 1)
+    assert told["collimate_janitor_leading"] == 1
+
+
+def test_readiness_follows_the_daemon_and_the_server(node: StartNode, own_daemon: OwnDaemon) -> None:
+    with own_daemon.serve(), LocalRedis() as server:
+        where = {"COLLIMATE_REDIS_URL": server.url}
+        started = node(backend=own_daemon.backend, metrics_port=0, timing=HASTY, environment=where)
+        pages = Pages.of(started)
+        pages.wait_until_ready()
+        assert pages.numbers()["collimate_backend_up"] == 1
+
+        holding = LongExec(own_daemon)
+        own_daemon.drain()
+        until(lambda: "draining" in pages.unready().get("intake", ""), "a drain was not seen")
+        assert pages.numbers()["collimate_node_paused[draining]"] == 1
+        assert pages.numbers()["collimate_node_paused_since_timestamp_seconds"] > 1e9
+        holding.release()
+        assert own_daemon.process is not None
+        own_daemon.process.wait(60)
+        own_daemon.serve().close()
+        pages.wait_until_ready()
+        assert "collimate_node_paused_since_timestamp_seconds" not in pages.numbers()
+
+        server.kill()
+        until(lambda: "redis" in pages.unready(), "nobody said that the server is away")
+        assert pages.numbers()["collimate_redis_up"] == 0
+        assert json.loads(pages.get("/healthz")[1])["alive"] is True
+        server.start()
+        pages.wait_until_ready()
+        assert pages.numbers()["collimate_redis_up"] == 1
+        assert started.stop() == 0
