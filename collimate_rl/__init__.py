@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collimate_rl.local_backend import LocalCollimateBackend
     from collimate_rl.rewards import (
         AssertReward,
+        CommandReward,
         GradeResult,
         PropertyReward,
         RewardSpec,
@@ -74,6 +75,7 @@ _HOMES: Final = {
     "local_backend": ("LocalCollimateBackend",),
     "rewards": (
         "AssertReward",
+        "CommandReward",
         "GradeResult",
         "PropertyReward",
         "RewardSpec",
@@ -109,6 +111,7 @@ __all__ = [
     "CollimateDrainingError",
     "CollimateError",
     "CollimateTaskError",
+    "CommandReward",
     "DemoTierLimit",
     "Env",
     "ExecResult",

@@ -6,12 +6,13 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 
 from collimate_rl.grading.classic import grade_classic
+from collimate_rl.grading.command import grade_command
 from collimate_rl.grading.execute import Executor
 from collimate_rl.grading.properties import grade_property
 from collimate_rl.grading.run import CaseStore, Graded, GroupRun
 from collimate_rl.grading.test_code import grade_test_code
 from collimate_rl.grading.unit import grade_programs, grade_unit_tests
-from collimate_rl.specs import AssertReward, PropertyReward, RewardSpec, StdioReward, UnitTestReward
+from collimate_rl.specs import AssertReward, CommandReward, PropertyReward, RewardSpec, StdioReward, UnitTestReward
 
 __all__ = ["CaseStore", "Graded", "grade_group"]
 
@@ -62,6 +63,8 @@ def grade_group(
         grade_property(run, spec)
     elif isinstance(spec, AssertReward) and not _overrides(spec, AssertReward):
         grade_test_code(run, spec)
+    elif isinstance(spec, CommandReward):
+        grade_command(run, spec)
     else:
         grade_classic(run, spec)
     return run.results

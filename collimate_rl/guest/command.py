@@ -10,8 +10,8 @@ The job (the file `JOB`, JSON): `mark`; `root`, `base` or null; `files`, `tests`
 `deleted`); `rules` (see tree.Rules); `results`: whether the command leaves a file; `total_s`, `case_s`; `out_bytes`,
 `results_bytes`.
 
-The answer: `mark` + " begin"; a header `{"stage", "fault", "dropped", …}`; the results' base64 or a blank line; `mark` +
-" end ran". `stage` is where it ended: "base", "setup", "work", or "ran".
+The answer: `mark` + " begin"; a header `{"stage", "fault", "dropped", …}`; the results' base64 or a blank line; `mark`
++ " end ran". `stage` is where it ended: "base", "setup", "work", or "ran".
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def make_base(job: Dict[str, Any]) -> Tree:
         if job["base"] is not None and os.path.realpath(job["base"]) != os.path.realpath(root):
             shutil.copytree(job["base"], root, symlinks=True)
             for folder, _, _ in os.walk(root):
-                os.chmod(folder, 0o755)
+                os.chmod(folder, 0o700)
         os.makedirs(root, exist_ok=True)
         tree = Tree(os.path.realpath(root))
         for path, data in job["files"]:
@@ -144,7 +144,7 @@ def environment(job: Dict[str, Any], home: str) -> Dict[str, str]:
             "PYTHONNOUSERSITE": "1",
             "PYTHONDONTWRITEBYTECODE": "1",
         },
-        **job["env"]
+        **job["env"],
     )
 
 

@@ -23,7 +23,7 @@ class Hunk:
 
 
 class FilePatch:
-    """What becomes of one file. `old` is None for one that is made, `new` for one that goes; `mode` where it says so."""
+    """What becomes of one file. `old` is None for one that is made, `new` for one that goes; `mode` as git has it."""
 
     def __init__(self, old: Optional[str], new: Optional[str]) -> None:
         self.old, self.new = old, new
@@ -172,7 +172,7 @@ def path_of(name: bytes, prefix: bytes) -> Optional[str]:
         end = name.rindex(b'"')
         if end == 0:
             raise BadPatch("a name without an end: %s" % text(name))
-        name = codecs.escape_decode(name[1:end])[0]  # type: ignore[attr-defined]
+        name = codecs.escape_decode(name[1:end])[0]
     else:
         name = name.split(b"\t")[0].rstrip()
     if name == b"/dev/null":

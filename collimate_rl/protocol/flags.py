@@ -28,6 +28,9 @@ FLAGS: Final[Mapping[str, str]] = MappingProxyType(
         "patched_modules": "it changed what the tests beside it rely on: builtins, unittest, pytest",
         "plan_cut": "planning the test's calls was cut off by time",
         "plan_full": "the test has more calls than a plan holds",
+        "dropped_files": "files of its work were left out, for they are tests or say how tests are run",
+        "timeout_retried": "it ran out of time while it waited for a processor, and was run once more on a quiet slot",
+        "timeout_starved": "it ran out of time while it waited for a processor, and was not run again",
         "cached": "the verdict was not made for this candidate: the same one had been graded in this run",
     }
 )

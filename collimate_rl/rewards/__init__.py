@@ -7,6 +7,7 @@ from collimate_rl.grading.result import CaseResult, GradeResult, SpecFault
 from collimate_rl.rewards._grade import grade, grade_batch
 from collimate_rl.specs import (
     AssertReward,
+    CommandReward,
     PropertyReward,
     RewardSpec,
     StdioReward,
@@ -17,6 +18,7 @@ from collimate_rl.specs import (
 __all__ = [
     "AssertReward",
     "CaseResult",
+    "CommandReward",
     "GradeResult",
     "PropertyReward",
     "RewardSpec",

@@ -13,7 +13,7 @@ from collimate_rl.grading.losses import LossWitness
 from collimate_rl.grading.result import GradeResult
 from collimate_rl.grading.run import side_by_side
 from collimate_rl.sandbox import ExecResult
-from collimate_rl.specs import RewardSpec
+from collimate_rl.specs import CommandReward, RewardSpec
 from collimate_rl.transport import SessionClient
 
 OnInfraError = Literal["raise", "zero", "skip"]
@@ -49,11 +49,11 @@ def grade(
     """Grade one candidate in a fresh fork of the template, or in the session `session_id`, which is left alive.
 
     `seed` is 64 hex digits, or None: the one that was drawn is in the result. `timeout_seconds` is the candidate's
-    total wall time. Raises CollimateError when the infrastructure fails (never a reward), and ValueError when the spec
-    is at fault.
+    total wall time. A `CommandReward` is graded in a fresh fork, session or none. Raises CollimateError when the
+    infrastructure fails (never a reward), and ValueError when the spec is at fault.
     """
     execute: Executor = _fresh_forks(client, template_id)
-    if session_id is not None:
+    if session_id is not None and not isinstance(spec, CommandReward):
         execute = _InSession(client, template_id, session_id)
     [graded] = grade_group(execute, spec, [candidate], seeds=[seed], timeout_seconds=timeout_seconds, concurrency=1)
     if isinstance(graded, CollimateError):

@@ -7,12 +7,14 @@ from typing import Any
 
 from collimate_rl.specs.asserts import AssertReward
 from collimate_rl.specs.base import RewardSpec, last_number, registered
+from collimate_rl.specs.command import CommandReward
 from collimate_rl.specs.properties import PropertyReward
 from collimate_rl.specs.stdio import StdioReward
 from collimate_rl.specs.unit import UnitTestReward
 
 __all__ = [
     "AssertReward",
+    "CommandReward",
     "PropertyReward",
     "RewardSpec",
     "StdioReward",
@@ -26,6 +28,7 @@ _READERS = {
     "property": PropertyReward.from_wire,
     "stdio": StdioReward.from_wire,
     "assert": AssertReward.from_wire,
+    "command": CommandReward.from_wire,
 }
 
 

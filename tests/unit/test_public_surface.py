@@ -24,7 +24,7 @@ NAMES = {
     *("PortForward", "connect_browser", "open_port_forward"),
     *("ExecResult", "Sandbox", "rollout_once"),
     *("DET_SEED", "fresh_seed", "group_seeds", "is_valid_seed", "seed_from_key"),
-    *("AssertReward", "PropertyReward", "RewardSpec", "StdioReward", "UnitTestReward"),
+    *("AssertReward", "CommandReward", "PropertyReward", "RewardSpec", "StdioReward", "UnitTestReward"),
     *("GradeResult", "extract_code", "grade", "grade_batch", "reward_spec_from_ground_truth"),
 }
 
