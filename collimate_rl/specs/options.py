@@ -89,7 +89,7 @@ class Credit:
         if self.mode == "all":
             return float(all(passed))
         if self.mode == "first_failure":
-            return (list(passed) + [False]).index(False) / len(passed)
+            return [*passed, False].index(False) / len(passed)
         if self.mode == "weighted" and self.weights is not None:
             won = sum(weight for weight, good in zip(self.weights, passed, strict=True) if good)
             return 1.0 if all(passed) else min(1.0, won / sum(self.weights))
@@ -125,7 +125,7 @@ def chosen(count: int, most: int | None, content: Any) -> list[int]:
     if most is None or most >= count:
         return list(range(count))
     digest = hashlib.sha256(json.dumps(content, sort_keys=True, default=repr).encode("utf-8", "surrogatepass"))
-    return sorted(random.Random(digest.digest()).sample(range(count), most))  # noqa: S311 - a choice, not a secret
+    return sorted(random.Random(digest.digest()).sample(range(count), most))
 
 
 def check_checker(checker: Any) -> None:

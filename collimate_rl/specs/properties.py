@@ -19,7 +19,8 @@ class PropertyReward(RewardSpec):
 
     `reference` is the indented body of `def _ref(x)`; `generator` an expression with `random` in scope; x is one
     argument, also when it is a list. A seed fixes the inputs: `random.seed(int(seed, 16))`, then generator and
-    reference in turn. The options are `UnitTestReward`'s; `max_cases` takes the first of the random inputs. Not frozen, since classic subclasses set fields of their own.
+    reference in turn. The options are `UnitTestReward`'s; `max_cases` takes the first of the random inputs. Not frozen,
+    since classic subclasses set fields of their own.
     """
 
     reference: str

@@ -26,9 +26,9 @@ class StdioReward(RewardSpec):
 
     `compare`: "lines" (each stripped at both ends, empty ones at both ends of the output dropped), "tokens" (split at
     white space), "exact". `tolerance` lets decimal numbers differ, relative above 1, or absolute beside a
-    `relative_tolerance`; two integers never may. `unordered` compares lines or tokens as a multiset. `checker`, `credit`,
-    `weights`, `max_cases` and `checker_missing` are as in `UnitTestReward`: a checker's three arguments are texts here.
-    `case_timeout_s` defaults to 6 s.
+    `relative_tolerance`; two integers never may. `unordered` compares lines or tokens as a multiset. `checker`,
+    `credit`, `weights`, `max_cases` and `checker_missing` are as in `UnitTestReward`; a checker's three arguments are
+    texts here. `case_timeout_s` defaults to 6 s.
     """
 
     cases: Sequence[Mapping[str, str]]
