@@ -229,7 +229,7 @@ def _candidate_of(completion: str, entry: str) -> str | GroupScore:
 
 
 def _too_long(detail: str) -> GroupScore:
-    return GroupScore(reward=0.0, outcome="no_code", detail=detail)
+    return GroupScore(reward=0.0, outcome="output_limit", detail=detail)
 
 
 def entry_of(spec: RewardSpec, default: str) -> str:

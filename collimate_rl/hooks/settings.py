@@ -21,6 +21,7 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import Any, ClassVar, Final, TypeVar
 
 from collimate_rl.protocol.bounds import MAX_DEADLINE_S, MAX_TIMEOUT_S
@@ -82,24 +83,55 @@ class HookSettings:
     def read(cls: type[S], *given: Mapping[str, Any], environ: Mapping[str, str] = os.environ, **defaults: Any) -> S:
         """Each setting from the first of `given` that has it and not None, else the environment, else `defaults`, else
         the class' own default. A value that does not fit, and a key of `given` that is no setting, is a ValueError."""
-        known = {field.name: field for field in fields(cls)}
+        kind: Any = cls
+        known = _known(kind)
         for one in given:
-            strange = sorted(set(one) - set(known))
-            if strange:
+            if not one.keys() <= known.keys():
+                strange = sorted(map(str, one.keys() - known.keys()))
                 raise ValueError(f"{', '.join(strange)}: no such setting; there are {', '.join(known)}")
-        values = dict(defaults)
-        for name, field in known.items():
-            value = next((one[name] for one in given if one.get(name) is not None), None)
-            source = cls.GIVEN_AS.format(name)
-            if value is None and name not in cls.CODE_ONLY:
-                source = f"COLLIMATE_{name.upper()}"
-                value = environ.get(source) or None
-            if value is not None:
-                try:
-                    values[name] = _CONVERT.get(str(field.type), str)(value)
-                except (TypeError, ValueError) as error:
-                    raise ValueError(f"{source} is {value!r}: {error}") from error
-        return cls(**values)
+        values = tuple([_first(given, name) for name in known])
+        found = tuple([environ.get(variable) if variable else None for variable, _ in known.values()])
+        try:
+            built: S = _built(kind, values, found, tuple(defaults.items()))
+        except TypeError:  # a list, say, which can't be hashed; no setting takes it, and the error must say which
+            built = _build(kind, values, found, tuple(defaults.items()))
+        return built
 
+
+def _first(given: tuple[Mapping[str, Any], ...], name: str) -> Any:
+    for one in given:
+        value = one.get(name)
+        if value is not None:
+            return value
+    return None
+
+
+@lru_cache(maxsize=8)
+def _known(cls: Any) -> dict[str, tuple[str | None, str]]:
+    """By setting: its environment variable, where it has one, and its type."""
+    return {
+        field.name: (None if field.name in cls.CODE_ONLY else f"COLLIMATE_{field.name.upper()}", str(field.type))
+        for field in fields(cls)
+    }
+
+
+def _build(
+    cls: Any, given: tuple[Any, ...], found: tuple[str | None, ...], defaults: tuple[tuple[str, Any], ...]
+) -> Any:
+    values = dict(defaults)
+    for (name, (variable, kind)), value, text in zip(_known(cls).items(), given, found, strict=True):
+        source = cls.GIVEN_AS.format(name)
+        if value is None and text:
+            source, value = variable, text
+        if value is not None:
+            try:
+                values[name] = _CONVERT.get(kind, str)(value)
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"{source} is {value!r}: {error}") from error
+    return cls(**values)
+
+
+_built = lru_cache(maxsize=256)(_build)
+"""Hooks read their settings at every call, on the trainer's loop: the same ones are built once."""
 
 _CONVERT: Final[Mapping[str, Callable[[Any], Any]]] = {"int": int, "float": float}

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from collimate_rl.grading.grader import Grader, GroupScore
+from collimate_rl.hooks.pacing import Pace
 from collimate_rl.hooks.policy import settle
 from collimate_rl.hooks.scoring import GroupScorer, Member, pieces
 from collimate_rl.slime.samples import (
@@ -48,6 +49,7 @@ class RewardHook:
         groups_in_flight: Callable[[SlimeSettings], int] = lambda settings: settings.concurrency,
     ) -> None:
         self._scorer = GroupScorer(grader_for, groups_in_flight=groups_in_flight)
+        self._pace = Pace()
 
     async def rewards(self, args: object, samples: Nested) -> Nested:
         """Rewards in the shape of `samples`: a number, a list, or a list of lists; dicts under slime's --reward-key.
@@ -55,18 +57,13 @@ class RewardHook:
         Raises ValueError for a sample without usable ground truth, RunMisconfigured for infra codes that no retry
         heals, and CollimateError for other infra trouble unless the run asked for "filter" or "neutral".
         """
+        await self._pace.turn()
         settings = SlimeSettings.of(args)
         flat = flatten(samples)
         groups = [(truth, piece) for truth, positions in partition(flat) for piece in pieces(positions)]
-        tasks = [
-            asyncio.ensure_future(self._group(settings, truth, [flat[position] for position in positions]))
-            for truth, positions in groups
-        ]
-        try:
-            graded = await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
+        graded = await self._graded(
+            settings, [(truth, [flat[position] for position in positions]) for truth, positions in groups]
+        )
         scores = {
             position: score
             for (_, positions), group in zip(groups, graded, strict=True)
@@ -79,6 +76,17 @@ class RewardHook:
         rewards = settle("slime", settings, scored, no_verdict=neutral)
         outcomes = [score.outcome for _, score in scored]
         return shaped_like(samples, [_answer(settings, *pair) for pair in zip(rewards, outcomes, strict=True)])
+
+    async def _graded(self, settings: SlimeSettings, groups: list[tuple[Any, list[Any]]]) -> list[list[GroupScore]]:
+        """The scores of groups of (ground truth, samples); all of them are cancelled with the caller."""
+        if len(groups) == 1:  # a call per sample is the common one: no task for it
+            return [await self._group(settings, *groups[0])]
+        tasks = [asyncio.ensure_future(self._group(settings, *group)) for group in groups]
+        try:
+            return await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
 
     async def _group(self, settings: SlimeSettings, truth: Any, samples: list[Any]) -> list[GroupScore]:
         """The scores of samples that share their ground truth, in order."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from collimate_rl.hooks.settings import HookSettings
 
@@ -30,5 +30,11 @@ class SlimeSettings(HookSettings):
     @classmethod
     def of(cls, args: object, environ: Mapping[str, str] = os.environ) -> SlimeSettings:
         """From slime's `args` and the environment; a value that does not fit is a ValueError naming the setting."""
-        given = {field.name: getattr(args, f"collimate_{field.name}", None) for field in fields(cls)}
-        return cls.read({**given, "reward_key": getattr(args, "reward_key", None) or None}, environ=environ)
+        given = {name: getattr(args, attribute, None) for name, attribute in _ATTRIBUTES.items()}
+        return cls.read(given, environ=environ)
+
+
+_ATTRIBUTES: Final = {
+    field.name: field.name if field.name == "reward_key" else f"collimate_{field.name}"
+    for field in fields(SlimeSettings)
+}

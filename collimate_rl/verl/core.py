@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from collimate_rl.grading.grader import Grader
+from collimate_rl.hooks.pacing import Pace
 from collimate_rl.hooks.policy import settle
 from collimate_rl.hooks.rows import find_ground_truth, ground_truth_of, seed_for, text_of, without_gaps
 from collimate_rl.hooks.scoring import GroupScorer, Member
@@ -32,6 +33,7 @@ class VerlHook:
         *,
         groups_in_flight: Callable[[HookSettings], int] = lambda settings: settings.concurrency,
     ) -> None:
+        self._pace = Pace()
         self._siblings = Siblings(GroupScorer(grader_for, groups_in_flight=groups_in_flight))
 
     async def score(
@@ -45,6 +47,7 @@ class VerlHook:
         Raises ValueError for a ground truth that can't be graded by, RunMisconfigured for what no retry heals,
         CollimateError when the budget for infra trouble is spent and the policy is to raise.
         """
+        await self._pace.turn()
         given = {name[len(_PREFIX) :]: value for name, value in kwargs.items() if name.startswith(_PREFIX)}
         settings = HookSettings.read(given, run="verl")
         info = extra_info if isinstance(extra_info, Mapping) else {}

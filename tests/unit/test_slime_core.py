@@ -221,7 +221,7 @@ def test_a_completion_that_is_too_long_is_its_writers_doing_and_no_infra_error(f
     assert ask(grader, samples) == [0.0, 1.0]
     assert [len(request.candidates) for request in grader.requests] == [1]
     account = samples[0].metadata and samples[0].metadata["collimate"]
-    assert (account["outcome"], account["infra_error"]) == ("no_code", False)
+    assert (account["outcome"], account["infra_error"]) == ("output_limit", False)
     assert "at most" in account["detail"]
     assert ask(FakeGrader(), samples[:1]) == [0.0]
 
