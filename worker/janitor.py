@@ -15,7 +15,9 @@ from collimate_rl.queue.batches import BatchQueue
 from collimate_rl.queue.clients import translate_errors
 from collimate_rl.queue.janitor import QueueJanitor
 from collimate_rl.queue.rq_edge import listed_batches
+from collimate_rl.queue.tally import AnswerCounter
 from worker import logs, metrics
+from worker.outage import Outage
 from worker.periodic import Periodic
 from worker.session_janitor import SessionJanitor
 from worker.tally import Tally
@@ -29,8 +31,10 @@ class JanitorRounds:
 
     def __init__(self, queue: BatchQueue, token: str, *, tally: Tally | None = None) -> None:
         self._janitor = QueueJanitor(queue, token)
+        self._answers = AnswerCounter(queue, token)
         self._led = False
         self._tally = tally or Tally()
+        self._outage = Outage()
 
     @property
     def leads(self) -> bool:
@@ -45,11 +49,14 @@ class JanitorRounds:
             logs.emit(logs.JANITOR_FAILED, logging.DEBUG, error=error.message)
             return Counter()
         except QueueError as error:
-            logs.emit(logs.JANITOR_FAILED, logging.ERROR, error=error.message)
+            self._outage.report(logs.JANITOR_FAILED, logging.ERROR, error=error.message)
             return Counter()
+        self._outage.over()
         if done.led and not self._led:
             logs.emit(logs.JANITOR_LEADS)
         self._led = done.led
+        if done.led:
+            self._count_answers()
         counts: Counter[str] = Counter({word.value: count for word, count in done.mended.items()})
         counts["BUMPED"] += done.bumped
         counts["SWEPT"] += len(done.swept)
@@ -62,6 +69,15 @@ class JanitorRounds:
         if acted:
             logs.emit(logs.JANITOR_ACTED, **acted)
         return +counts
+
+    def _count_answers(self) -> None:
+        """For the numbers that people look at: it comes last, and its failure is nothing that batches wait for."""
+        try:
+            self._answers.round()
+        except RedisUnavailable as error:
+            logs.emit(logs.JANITOR_FAILED, logging.DEBUG, error=error.message)
+        except (QueueError, ValueError) as error:
+            logs.emit(logs.JANITOR_FAILED, logging.ERROR, error=f"answers cannot be counted: {error}")
 
     def resign(self) -> None:
         """Let another janitor lead at once."""
@@ -131,6 +147,7 @@ def run_alone(
     """Rounds until `pause(seconds)` says to stop; beats for the queue and buries the dead, as a supervisor would."""
     rounds = JanitorRounds(queue, token)
     every_s = queue.timing.beat_every_ms / 1000
+    outage = Outage()
     reaping = Periodic("sessions", sessions.every_s, sessions.round)
     reaping.start()
     try:
@@ -140,8 +157,11 @@ def run_alone(
                 queue.beat()
                 bury_dead()
             except RedisUnavailable as error:
-                logs.emit(logs.REDIS_DOWN, logging.WARNING, error=error.message)
+                outage.report(logs.REDIS_DOWN, error=error.message)
             else:
+                away_s = outage.over()
+                if away_s is not None:
+                    logs.emit(logs.REDIS_BACK, away=round(away_s, 1))
                 rounds.round()
             if pause(max(0.1, every_s - (time.monotonic() - started))):
                 return

@@ -116,7 +116,7 @@ def run(queue: str, name: str) -> str:
     return f"col:run:{queue}:{name}"
 
 
-def series(queue: str, run: str, step_s: int, block: int) -> str:
+def series(queue: str, run: str, step_s: int | str, block: int | str) -> str:
     """Hash: a run's rewards over time, some steps of `step_s` seconds together."""
     return f"col:series:{queue}:{run}:{step_s}:{block}"
 

@@ -113,7 +113,7 @@ def _line(fields: Mapping[str, str]) -> BatchLine | None:
             graded=graded,
             infra=int(told["infra"]),
             zeros=int(told["zeros"]),
-            mean_reward=None if not graded else float(told["mean"]),
+            mean_reward=None if told["mean"] is None else float(told["mean"]),
             codes={str(code): int(count) for code, count in told["codes"].items()},
             nodes=tuple(str(node) for node in told["nodes"]),
             at=float(told["at"]),

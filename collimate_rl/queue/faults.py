@@ -48,6 +48,8 @@ POINTS: Mapping[str, str] = {
     # janitors
     "mending": "a round of the queue's janitor is about to mend a batch",
     "sweeping": "a bell is off the intermediate list, and its job's hash not deleted",
+    "tallying": "a round of the queue's janitor has looked at answers, and not counted them",
+    "tallied": "answers are counted, and the janitor's process does not know it yet",
     "reaping": "a session was found to be nobody's, and not deleted",
     # a trainer
     "submitted": "a batch is submitted, and the reply not looked at",

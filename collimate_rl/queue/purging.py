@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from collimate_rl.errors import QueueError
 from collimate_rl.protocol import check_name, keys
@@ -63,6 +64,9 @@ def purge_run(
     streams = len(names) - 1
     names += _scan(queue, keys.turn("*", run))
     names += _scan(queue, keys.suspects(run, "*"))
+    names += _scan(queue, keys.run("*", run))
+    names += _scan(queue, keys.series("*", run, "*", "*"))
+    _forget_counts(queue, run)
     # No epoch of another run: a run's name holds no colon.
     names += [keys.cache(run), *_scan(queue, f"col:grader:{run}:*")]
     with translate_errors("remove a run's streams"):
@@ -70,6 +74,25 @@ def purge_run(
     if broken is not None:
         raise broken
     return PurgedRun(batches=batches, streams=streams, cut_short=cut_short)
+
+
+def _forget_counts(queue: BatchQueue, run: str) -> None:
+    """Takes the run's entries out of the streams of answers, and the run out of the lists of runs, of every queue."""
+    for make in (keys.answers, keys.recent):
+        for name in _scan(queue, make("*")):
+            before = "+"
+            while True:
+                with translate_errors("look for a run's answers"):
+                    entries: Any = queue.client.xrevrange(name, before, "-", count=SCAN_COUNT)
+                    found = [entry for entry, fields in entries if text(fields.get(b"run", b"")) == run]
+                    if found:
+                        queue.client.xdel(name, *found)
+                if len(entries) < SCAN_COUNT:
+                    break
+                before = f"({text(entries[-1][0])}"
+    for name in _scan(queue, keys.runs("*")):
+        with translate_errors("take a run off the list"):
+            queue.client.zrem(name, run)
 
 
 def _batches_of(queue: BatchQueue, run: str) -> list[str]:

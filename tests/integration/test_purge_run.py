@@ -24,12 +24,12 @@ SHARED = {"rq:queues"}
 
 
 def everything(queue: BatchQueue) -> dict[str, Any]:
-    """Every key with what it holds, in an order of its own."""
+    """Every key that holds anything, with what it holds, in an order of its own."""
     values = Dump(queue.client).values
     return {
         name: sorted(map(repr, value)) if isinstance(value, list) else value
         for name, value in values.items()
-        if name not in SHARED
+        if name not in SHARED and value != []
     }
 
 

@@ -1,0 +1,232 @@
+"""Counts the queue's answers, for the leading janitor: each once, whoever dies when.
+
+Every answer leaves an entry in `col:answers:queue`, written by the script that gives the answer. A round reads on from
+the cursor, looks at the results, and has one script add the counts and move the cursor. That script refuses whoever
+does not lead, or read from another place than where the cursor is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from collimate_rl.errors import BadMessage, UnknownVersion
+from collimate_rl.protocol import BatchResult, keys
+from collimate_rl.queue import codec, faults
+from collimate_rl.queue._raw import raw, text
+from collimate_rl.queue.batches import BatchQueue
+from collimate_rl.queue.clients import translate_errors
+from collimate_rl.queue.counts import MICRO, SLOT_S, name_of, step_of
+from collimate_rl.queue.numbers import DAY, HOUR, RECENT_S
+from collimate_rl.queue.replies import Tallied
+
+LOT = 128
+"""Answers that are counted together, at most, ..."""
+LOT_CANDIDATES = 2_048
+"""... and about so many candidates: their results are in memory at once."""
+MAX_LOTS = 50
+"""A round goes on with the next lot until none is left, or so many times."""
+MAX_NAMES = 1_500
+"""Of so many names something is counted in one step; what is beyond is not."""
+SLOT_KEEP_MS = (RECENT_S + 300) * 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answered:
+    """One entry of the stream of answers, with the result that it stands for."""
+
+    entry: str
+    at_ms: int
+    """By the server's clock."""
+    k: str
+    run: str
+    id: str
+    status: str
+    n: int
+    flagged: int
+    wait_ms: int | None
+    took_ms: int | None
+    result: BatchResult | None
+    """None when it is gone already, or cannot be read."""
+
+
+class AnswerCounter:
+    """`round` is called by whoever leads, every few seconds; `token` is the one that the janitor's lease is held by."""
+
+    def __init__(self, queue: BatchQueue, token: str) -> None:
+        self._queue = queue
+        self._token = token
+        self._cursor: str | None = None
+
+    def round(self) -> int:
+        """Counts what has been answered since; returns how many answers. Raises `RedisUnavailable`, `QueueError`."""
+        counted = 0
+        for _ in range(MAX_LOTS):
+            start = self._cursor if self._cursor is not None else self._stored()
+            self._cursor = start
+            lot = self._read(start)
+            if not lot:
+                break
+            end = lot[-1].entry
+            groups = list(_flat(grouped(lot), self._queue.timing.numbers_ms)) + list(
+                _recent(lot, self._queue.timing.keep_ms)
+            )
+            faults.reach("tallying")
+            reply = self._queue.tally(self._token, start, end, groups)
+            faults.reach("tallied")
+            if reply.word is Tallied.NOT_LEADING:
+                self._cursor = None
+                break
+            self._cursor = reply.cursor
+            counted += len(lot) if reply.word is Tallied.OK else 0
+        return counted
+
+    def _stored(self) -> str:
+        with translate_errors("read how far answers are counted"):
+            stored = self._queue.client.hget(keys.tally(self._queue.queue), "cursor")
+        return "0-0" if stored is None else text(stored)
+
+    def _read(self, start: str) -> list[Answered]:
+        client = self._queue.client
+        with translate_errors("read what was answered"):
+            found: Any = client.xrange(keys.answers(self._queue.queue), f"({start}", "+", count=LOT)
+            taken: list[tuple[str, dict[str, str]]] = []
+            candidates = 0
+            for entry, fields in found:
+                told = {text(name): text(value) for name, value in fields.items()}
+                candidates += _number(told.get("n")) or 0
+                if taken and candidates > LOT_CANDIDATES:
+                    break
+                taken.append((text(entry), told))
+            with client.pipeline(transaction=False) as pipe:
+                for _, told in taken:
+                    pipe.get(keys.BatchKeys(told.get("k", "")).done)
+                blobs = pipe.execute(raise_on_error=False)
+        return [_answered(entry, told, blob) for (entry, told), blob in zip(taken, blobs, strict=True)]
+
+
+def _number(told: str | None) -> int | None:
+    return int(told) if told is not None and told.isdecimal() else None
+
+
+def _answered(entry: str, told: Mapping[str, str], blob: Any) -> Answered:
+    result = None
+    if blob is not None and not isinstance(blob, Exception):
+        try:
+            result = codec.unpack_result(raw(blob))
+        except (BadMessage, UnknownVersion):
+            pass  # counted by what its entry says, and as unread
+    return Answered(
+        entry=entry,
+        at_ms=int(entry.partition("-")[0]),
+        k=told.get("k", ""),
+        run=told.get("run", ""),
+        id=told.get("id", ""),
+        status=told.get("status", ""),
+        n=_number(told.get("n")) or 0,
+        flagged=_number(told.get("flagged")) or 0,
+        wait_ms=_number(told.get("wait")),
+        took_ms=_number(told.get("took")),
+        result=result,
+    )
+
+
+def counts_of(answer: Answered) -> Counter[str]:
+    """What one answer adds, under the names of `counts`; names with a node in them begin with `node`."""
+    found: Counter[str] = Counter(
+        {
+            "batches": 1,
+            "candidates": answer.n,
+            "graded": max(0, answer.n - answer.flagged),
+            "infra": answer.flagged,
+            f"status:{name_of(answer.status)}": 1,
+        }
+    )
+    for what, ms in (("wait", answer.wait_ms), ("took", answer.took_ms)):
+        if ms is not None:
+            found[f"{what}:{step_of(ms)}"] += 1
+    if answer.result is None:
+        found["unread"] += 1
+        return found
+    for verdict in answer.result.results:
+        if verdict.node:
+            found[f"node:{name_of(verdict.node)}"] += 1
+        if verdict.infra_error:
+            code = name_of(str(verdict.error_code))
+            found[f"code:{code}"] += 1
+            if verdict.node:
+                found[f"node_code:{name_of(verdict.node)}:{code}"] += 1
+            continue
+        found["reward"] += round((verdict.reward or 0.0) * MICRO)
+        found["zeros"] += verdict.reward == 0.0
+        found[f"outcome:{name_of(str(verdict.outcome))}"] += 1
+        if verdict.recovered != "none":
+            found[f"recovered:{name_of(verdict.recovered)}"] += 1
+        for flag in verdict.flags:
+            found[f"flag:{name_of(flag)}"] += 1
+    return found
+
+
+def grouped(lot: Iterable[Answered]) -> dict[str, Counter[str]]:
+    """What a lot adds, by part of the script `tally`."""
+    parts: dict[str, Counter[str]] = {}
+    for answer in lot:
+        found = counts_of(answer)
+        lasting = Counter({name: count for name, count in found.items() if not name.startswith("node")})
+        seconds = answer.at_ms // 1000
+        parts.setdefault(f"slot:{seconds // SLOT_S}", Counter()).update(found)
+        parts.setdefault("total", Counter()).update(lasting)
+        if not answer.run:
+            continue
+        parts.setdefault(f"run:{answer.run}", Counter()).update(lasting)
+        for series in (HOUR, DAY):
+            step = seconds // series.step_s
+            part = parts.setdefault(f"series:{answer.run}:{series.step_s}:{step // series.block}", Counter())
+            part.update({f"{step}:{name}": found[name] for name in ("graded", "infra", "reward") if found[name]})
+    return parts
+
+
+def _flat(parts: Mapping[str, Mapping[str, int]], numbers_ms: int) -> Iterable[str | int]:
+    for part, found in parts.items():
+        some = [(name, count) for name, count in sorted(found.items()) if count][:MAX_NAMES]
+        if not some:
+            continue
+        keep_ms = numbers_ms
+        if part.startswith("slot:"):
+            keep_ms = SLOT_KEEP_MS
+        elif part.startswith("series:"):
+            keep_ms = (DAY if f":{DAY.step_s}:" in part else HOUR).keep_ms
+        yield from (part, keep_ms, len(some), *(word for pair in some for word in pair))
+
+
+def _recent(lot: Iterable[Answered], keep_ms: int) -> Iterable[str | int]:
+    for answer in lot:
+        told = json.dumps(summary(answer), separators=(",", ":"))
+        yield from ("recent", keep_ms, 2, "run", answer.run, "told", told)
+
+
+def summary(answer: Answered) -> dict[str, Any]:
+    """What a list shows of one answered batch; JSON data."""
+    found = counts_of(answer)
+    graded = found["graded"]
+    verdicts = () if answer.result is None else answer.result.results
+    return {
+        "k": answer.k,
+        "run": answer.run,
+        "id": answer.id,
+        "status": answer.status,
+        "n": answer.n,
+        "graded": graded,
+        "infra": found["infra"],
+        "zeros": found["zeros"],
+        "mean": found["reward"] / MICRO / graded if graded and verdicts else None,
+        "codes": {name.partition(":")[2]: count for name, count in found.items() if name.startswith("code:")},
+        "nodes": sorted({verdict.node for verdict in verdicts if verdict.node})[:8],
+        "at": answer.at_ms / 1000,
+        "wait": answer.wait_ms,
+        "took": answer.took_ms,
+        "recovered": sum(count for name, count in found.items() if name.startswith("recovered:")),
+    }
