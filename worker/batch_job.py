@@ -68,10 +68,12 @@ class _Execution:
         self._sessions: BatchSessions | None = None
         self._tally = bench.tally
         self._size: int | None = None
+        self._name: dict[str, Any] = {"k": self._hold.k, "fence": self._hold.fence}
+        """What the log calls it; its run and id, too, once its payload is read."""
         self._judged: Collection[int] = grant.verdicts
 
     def run(self) -> str:
-        grant, k = self._grant, self._hold.k
+        grant = self._grant
         self._tally.add(metrics.BATCHES_CLAIMED)
         if grant.losses:
             self._tally.add(metrics.BATCHES_TAKEN_OVER)
@@ -79,8 +81,7 @@ class _Execution:
             self._tally.observe(metrics.QUEUE_SECONDS, grant.queue_ms / 1000)
         logs.emit(
             logs.BATCH_CLAIMED,
-            k=k,
-            fence=self._hold.fence,
+            **self._name,
             judged=len(grant.verdicts),
             losses=grant.losses,
             passes=grant.passes,
@@ -102,18 +103,18 @@ class _Execution:
             except RedisUnavailable as error:
                 # Nothing can be said to the server: the lease runs out, and another takes the batch over.
                 self._tally.add(metrics.BATCHES_FENCED)
-                logs.emit(logs.BATCH_FENCED, logging.ERROR, k=k, fence=self._hold.fence, error=error.message)
+                logs.emit(logs.BATCH_FENCED, logging.ERROR, **self._name, error=error.message)
                 return FENCED
             except Exception as error:  # noqa: BLE001 - a fault in our own code is logged, counted and answered
                 self._tally.add(metrics.BATCH_ERRORS)
-                logs.emit(logs.BATCH_ERROR, logging.ERROR, k=k, exc_info=True)
+                logs.emit(logs.BATCH_ERROR, logging.ERROR, **self._name, exc_info=True)
                 return self._after_error(keeper.reason, f"{type(error).__name__}: {error}")
 
     def _after_error(self, reason: Reason | None, detail: str) -> str:
         try:
             return self._stopped(reason) if reason is not None else self._release(Mode.ERROR, detail)
         except (QueueError, ValueError):
-            logs.emit(logs.BATCH_ERROR, logging.ERROR, k=self._hold.k, exc_info=True)
+            logs.emit(logs.BATCH_ERROR, logging.ERROR, **self._name, exc_info=True)
             return FENCED
 
     def _work_and_tidy(self, keeper: Keeper) -> str:
@@ -133,6 +134,7 @@ class _Execution:
         except BadMessage as error:
             return self._misconfigured("bad_request", error.message)
         self._size = len(batch.candidates)
+        self._name |= {"run": batch.run, "id": batch.id}
         keeper.exec_limit_s = float(batch.timeout_seconds)
         work = GroupWork(self._bench, self._grant, batch, keeper, on_draining=self._host.backend_failed)
         self._sessions, self._judged = work.sessions, work.judged
@@ -171,7 +173,7 @@ class _Execution:
         return self._published(reply.word, failed=failed, flagged=len(answers))
 
     def _misconfigured(self, code: str, detail: str) -> str:
-        logs.emit(logs.BATCH_MISCONFIGURED, logging.WARNING, k=self._hold.k, code=code, detail=detail)
+        logs.emit(logs.BATCH_MISCONFIGURED, logging.WARNING, **self._name, code=code, detail=detail)
         return self._close(lambda: self._fill(code, detail))
 
     def _fill(self, code: str, detail: str) -> str:
@@ -188,7 +190,7 @@ class _Execution:
             return self._release(Mode.CLEAN, "the worker is stopping", drop=self._bench.drop_on_stop)
         if reason is Reason.DRAINING:
             return self._release(Mode.CLEAN, "the sandbox daemon is draining", drop=True)
-        logs.emit(logs.BATCH_STOPPED, k=self._hold.k, reason=reason.value)
+        logs.emit(logs.BATCH_STOPPED, **self._name, reason=reason.value)
         detail = "the deadline passed before a verdict" if reason is Reason.EXPIRED else ""
         return self._close(lambda: self._fill(reason.value, detail))
 
@@ -213,7 +215,7 @@ class _Execution:
         else:
             self._count_answer(fill="internal")
         event = logs.BATCH_RELEASED if released else logs.BATCH_PUBLISHED
-        logs.emit(event, k=self._hold.k, fence=self._hold.fence, reason=mode.value, detail=detail)
+        logs.emit(event, **self._name, reason=mode.value, detail=detail)
         return OK
 
     def _close(self, closing: Callable[[], str]) -> str:
@@ -226,20 +228,20 @@ class _Execution:
         if self._closed is not None:  # by the keeper, while the last exec was still under way
             return self._closed
         self._tally.add(metrics.BATCHES_FENCED)
-        logs.emit(logs.BATCH_FENCED, logging.WARNING, k=self._hold.k, fence=self._hold.fence)
+        logs.emit(logs.BATCH_FENCED, logging.WARNING, **self._name)
         return FENCED
 
     def _published(
         self, word: Published, *, failed: Mapping[int, str] | None = None, fill: str | None = None, **fields: Any
     ) -> str:
         if word is Published.ALREADY:  # by whoever took the batch over, or by this call when its reply was lost
-            logs.emit(logs.BATCH_SKIPPED, k=self._hold.k, reply="answered")
+            logs.emit(logs.BATCH_SKIPPED, **self._name, reply="answered")
             return DONE
         faults.reach("published")
         seconds = round(time.monotonic() - self._started, 3)
         self._tally.observe(metrics.BATCH_SECONDS, seconds)
         self._count_answer(failed=failed, fill=fill)
-        logs.emit(logs.BATCH_PUBLISHED, k=self._hold.k, fence=self._hold.fence, seconds=seconds, **fields)
+        logs.emit(logs.BATCH_PUBLISHED, **self._name, seconds=seconds, **fields)
         return OK
 
     def _count_answer(self, *, failed: Mapping[int, str] | None = None, fill: str | None = None) -> None:

@@ -173,7 +173,13 @@ class BatchSessions:
                 self._gone.add(entry.session)
         reply = "attached" if found else "lost"
         self._on_found(reply)
-        logs.emit(logs.SESSION_FOUND, k=self._hold.k, index=index, session=entry and entry.session, reply=reply)
+        logs.emit(
+            logs.SESSION_FOUND,
+            k=self._hold.k,
+            index=index,
+            session=None if entry is None else entry.session,
+            reply=reply,
+        )
         if entry is None or not found:
             return None
         faults.reach("attached")

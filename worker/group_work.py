@@ -204,8 +204,7 @@ class GroupWork:
                 logs.emit(
                     logs.CANDIDATE_INFRA,
                     logging.WARNING,
-                    k=self._grant.hold.k,
-                    index=index,
+                    **self._about(index),
                     code=graded.error_code,
                     error=graded.message,
                 )
@@ -244,13 +243,11 @@ class GroupWork:
         if written is Written.ACCEPTED:
             self._tell(verdict)
         if written is Written.ACCEPTED and verdict.outcome in SUSPECT_OUTCOMES:
-            self._count(index, verdict.outcome)
+            self._count(index, verdict.outcome, verdict.session_id)
         logs.emit(
             logs.CANDIDATE_GRADED,
             logging.DEBUG,
-            k=self._grant.hold.k,
-            index=index,
-            session=verdict.session_id,
+            **self._about(index, verdict.session_id),
             reward=verdict.reward,
             outcome=verdict.outcome,
         )
@@ -269,9 +266,15 @@ class GroupWork:
             if ms:  # else there was nothing to fork, to run or to judge
                 tally.observe(family, ms / 1000)
 
-    def _count(self, index: int, outcome: str) -> None:
+    def _about(self, index: int | None, session: str | None = None) -> dict[str, Any]:
+        """What the log calls a candidate: its batch, its place, and the session that it ran in, or ran in last."""
+        if session is None and index is not None and self.sessions is not None:
+            session = self.sessions.session_id(index)
+        return {"k": self._grant.hold.k, "index": index, "session": session}
+
+    def _count(self, index: int, outcome: str, session: str | None) -> None:
         k = self._grant.hold.k
-        logs.emit(logs.CANDIDATE_SUSPECT, logging.WARNING, k=k, index=index, outcome=outcome)
+        logs.emit(logs.CANDIDATE_SUSPECT, logging.WARNING, **self._about(index, session), outcome=outcome)
         persist(lambda: self._queue.suspect(self._batch.run, outcome, k, index))
 
     def _erred(self, error: CollimateError) -> None:
@@ -281,8 +284,7 @@ class GroupWork:
     def _retried(self, index: int | None, error: CollimateError, pause_s: float) -> None:
         logs.emit(
             logs.CANDIDATE_RETRIED,
-            k=self._grant.hold.k,
-            index=index,
+            **self._about(index),
             code=error.error_code,
             error=error.message,
             pause=round(pause_s, 3),
@@ -293,8 +295,7 @@ class GroupWork:
         logs.emit(
             logs.SANDBOX_LOST,
             logging.WARNING,
-            k=self._grant.hold.k,
-            index=loss.index,
+            **self._about(loss.index),
             control=loss.control,
             counted=loss.counted,
             code=loss.error.error_code,

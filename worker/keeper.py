@@ -19,6 +19,7 @@ from collimate_rl.errors import CollimateError, RedisUnavailable
 from collimate_rl.queue.batches import BatchQueue
 from collimate_rl.queue.replies import Grant, Renewed
 from worker import logs
+from worker.outage import Outage
 
 TICK_S = 0.1
 EXIT_STUCK = 70
@@ -76,6 +77,7 @@ class Keeper:
         self.exec_limit_s = 0.0
         """How long one exec of the batch may take: a job that stops may need as long."""
         self._renewed_at = clock()
+        self._outage = Outage(clock=clock)
         self._halted_at = 0.0
         self._late = False
         self._stuck = False
@@ -128,13 +130,14 @@ class Keeper:
         except RedisUnavailable as error:
             # Nobody takes over before the queue's clock has settled again, so keep trying, soon.
             self._renewed_at = now - self._queue.timing.renew_every_ms / 1000 + 0.5
-            logs.emit(logs.RENEW_FAILED, logging.WARNING, k=self._grant.hold.k, error=error.message)
+            self._outage.report(logs.RENEW_FAILED, k=self._grant.hold.k, error=error.message)
             return
         except CollimateError as error:
             self._renewed_at = now
-            logs.emit(logs.RENEW_FAILED, logging.ERROR, k=self._grant.hold.k, error=error.message)
+            self._outage.report(logs.RENEW_FAILED, logging.ERROR, k=self._grant.hold.k, error=error.message)
             return
         self._renewed_at = now
+        self._outage.over()
         if reply.word is Renewed.FENCED:
             self.halt(Reason.FENCED)
         elif reply.word is Renewed.OVERDUE:

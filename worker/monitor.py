@@ -17,6 +17,7 @@ from worker import logs, metrics
 from worker.backend import Backend, BackendState
 from worker.health import Check, check, healthz, readyz
 from worker.metrics_server import MetricsServer, Page
+from worker.outage import Outage
 from worker.pause import Pause
 from worker.periodic import Periodic
 from worker.settings import WorkerSettings
@@ -73,6 +74,7 @@ class Monitor:
         self._made: tuple[float, Page] | None = None
         self._probed: tuple[float, BackendState] | None = None
         self._read_next = clock()
+        self._outage = Outage(clock=clock)
         self._server: MetricsServer | None = None
         self._loops: list[Periodic] = []
         own = board.own
@@ -202,8 +204,9 @@ class Monitor:
             return
         except QueueError as error:
             self._forget_the_queue()
-            logs.emit(logs.NUMBERS_FAILED, error=error.message)
+            self._outage.report(logs.NUMBERS_FAILED, error=error.message)
             return
+        self._outage.over()
         took = self._clock() - started
         self._read_next = self._clock() + took / READ_SHARE - READ_EVERY_S
         self._show_the_queue(numbers, took)

@@ -22,6 +22,7 @@ from collimate_rl.transport import SessionClient
 from worker import logs
 from worker.backend import LOOK_TIMEOUT_S, PROBE_LABEL, client_for
 from worker.ledger import LedgerEntry, SessionLabel
+from worker.outage import Outage
 from worker.settings import WorkerSettings
 
 BEATS_PER_ROUND = 2.5
@@ -88,6 +89,7 @@ class SessionJanitor:
         self._node = node
         self._token = token
         self._min_idle_s = min_idle_s
+        self._outage = Outage()
         self.every_s = BEATS_PER_ROUND * queue.timing.beat_every_ms / 1000
 
     @classmethod
@@ -123,8 +125,9 @@ class SessionJanitor:
             return 0
         except CollimateError as error:
             level = logging.ERROR if isinstance(error, QueueError) else logging.DEBUG
-            logs.emit(logs.JANITOR_FAILED, level, error=error.message)
+            self._outage.report(logs.JANITOR_FAILED, level, error=error.message)
             return 0
+        self._outage.over()
         return len(reaped)
 
     def forecast(self) -> list[Reapable]:

@@ -44,6 +44,7 @@ class ZygoteKeeper:
         self._changed = threading.Condition()
         self._stop, self._stopped = os.pipe()
         self._failure: str | None = None
+        self._said: str | None = None
         self._settled = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="zygote-keeper", daemon=True)
 
@@ -138,10 +139,21 @@ class ZygoteKeeper:
         except (OSError, ValueError, IsolationUnavailable) as exc:
             for zygote in starting:
                 zygote.close()
-            log.error("template %s: a warm interpreter could not be started: %s", self._names, exc)
+            self._report(str(exc))
             self._tell(str(exc), None)
             return False
+        self._report(None)
         return True
+
+    def _report(self, failure: str | None) -> None:
+        """Say in the log what keeps this template down: when it begins, when it is another reason, when it is over."""
+        if failure == self._said:
+            return
+        self._said = failure
+        if failure is not None:
+            log.error("template %s: a warm interpreter could not be started: %s", self._names, failure)
+        else:
+            log.warning("template %s: its warm interpreters are up now", self._names)
 
     def _tell(self, failure: str | None, zygote: Zygote | None) -> None:
         with self._changed:
