@@ -13,6 +13,7 @@ from typing import Any
 
 from redis import Redis
 
+from collimate_rl import __version__
 from collimate_rl.errors import QueueError, RedisUnavailable
 from collimate_rl.protocol import keys
 from collimate_rl.queue import faults
@@ -133,7 +134,9 @@ def heartbeat(settings: WorkerSettings, state: BackendState | None, processes: i
         "backend": settings.backend,
         "host": socket.gethostname(),
         "pid": os.getpid(),
+        "version": __version__,
         **({} if state is None else {"up": state.up, "reason": state.reason, "isolation": state.isolation}),
+        **({} if state is None else {"draining": state.draining, "daemon_version": state.version}),
         **({} if state is None or state.templates is None else {"templates": list(state.templates)}),
     }
 
