@@ -22,6 +22,7 @@
         │   └── UnknownVersion      a message of a later version than this code reads
         ├── Ungraded                candidates without a verdict, and the caller asked to be told
         └── RunMisconfigured        an infra code that no retry heals (no_template, unauthorized, …)
+            └── GraderChanged       another grader judged than the one that the run is held to
 
 Arguments that are wrong in themselves are plain `ValueError`s; a wait that ran out is a `TimeoutError`.
 `exc.is_infra` tells the sides apart: False means that the candidate's (or the task's) own code failed.
@@ -49,6 +50,7 @@ MISCONFIGURED = frozenset(
         "invalid_seed",
         "bad_request",
         "command_too_large",
+        "grader_changed",
     }
 )
 """Codes that say that the run is set up wrongly: always raised on the trainer's side, never scored."""
@@ -201,3 +203,10 @@ class Ungraded(QueueError):
 
 class RunMisconfigured(QueueError):
     """A result carries a code that no retry heals; raised on the trainer's side whatever the policy."""
+
+
+class GraderChanged(RunMisconfigured):
+    """A batch was judged by another grader than the one that its run is held to; its rewards are not handed out."""
+
+    def __init__(self, message: str, status: int | None = None, error_code: str | None = "grader_changed") -> None:
+        super().__init__(message, status, error_code)

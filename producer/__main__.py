@@ -54,6 +54,9 @@ def parser() -> argparse.ArgumentParser:
     submit.add_argument("--seed-mode", choices=sorted(SEED_MODES), default="vanilla", help="default: vanilla")
     submit.add_argument("--base-seed", help="64 hex digits, for crn and deterministic")
     submit.add_argument("--timeout-seconds", type=int, default=30, help="per candidate, wall time (default: 30)")
+    submit.add_argument("--cache", action="store_true", help="use the run's verdicts again for the same candidate")
+    submit.add_argument("--grader-version", help="pin, or the grader's version that verdicts must carry")
+    submit.add_argument("--with-inputs", action="store_true", help="let each line carry what a replay of it needs")
     submit.add_argument("--deadline-seconds", type=float, default=3600.0, help="per batch (default: 3600)")
     return top
 
@@ -70,6 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         base_seed=options.base_seed,
         timeout_seconds=options.timeout_seconds,
         deadline_s=options.deadline_seconds,
+        with_inputs=options.with_inputs,
     )
     show = _progress if sys.stderr.isatty() else None
     with ExitStack() as stack:
@@ -83,6 +87,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                     name=options.name,
                     epoch=options.epoch,
                     window=options.window,
+                    grader_version=options.grader_version,
+                    cache=options.cache,
                 )
             ).open()
         except (OSError, ValueError, CollimateError) as exc:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from collimate_rl.protocol import BatchResult, GradeBatch
+from collimate_rl.protocol.manifest import Manifest, manifest_of
 from collimate_rl.queue.replies import Cancelled
 
 if TYPE_CHECKING:
@@ -48,12 +49,16 @@ class BatchHandle:
         """Whether `result()` would return (or raise) at once."""
         return self._finished.is_set()
 
+    def manifest(self, index: int) -> Manifest:
+        """What the verdict of candidate `index` was made of; for a handle that is done."""
+        return manifest_of(self.batch, self.result(0).results[index])
+
     def result(self, timeout: float | None = None) -> BatchResult:
         """Waits for the answer, at most `timeout` seconds (`TimeoutError`; None waits as long as it takes: a submitted
         batch is always answered, at the latest some 30 s after its deadline while the server can be reached).
 
-        Raises `BatchGone` when the answer is no longer kept, `QueueError` when the producer was closed or lost its
-        name. Infra-flagged candidates are no error here: see `BatchResult.rewards`.
+        Raises `GraderChanged` when another grader judged than the one that the run is held to; `BatchGone` when the
+        answer is no longer kept, `QueueError` when the producer was closed or lost its name. Infra-flagged candidates are no error here: see `BatchResult.rewards`.
         """
         if not self._finished.wait(timeout):
             hint = self._producer.unserved

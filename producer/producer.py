@@ -27,6 +27,7 @@ from collimate_rl.queue.purging import PurgedRun, purge_run
 from collimate_rl.queue.replies import Cancelled, SubmitReply, Submitted
 from collimate_rl.queue.server_check import check_server
 from collimate_rl.seeds import group_seeds
+from producer.grader_pin import GraderPin
 from producer.handle import BatchHandle
 from producer.reader import BLOCK_S, Reader, Waiting, fetch
 
@@ -51,6 +52,9 @@ class Producer:
     epoch -- a higher one is a new life for every id; answers of older ones are refused.
     window -- so many batches of the run may be unanswered at once, counted over all its processes.
     depth -- `QueueFull` when so many batches of the queue are unanswered.
+    grader_version -- "pin" holds the run (its epoch) to the first version that answers it, any other text to that one;
+                      a batch that another judged raises `GraderChanged`. None takes any.
+    cache -- have verdicts of this run used again for the same candidate; a `submit` may say otherwise.
 
     Nothing is sent before the first `submit` (or `open`). Close it, or use it as a context manager.
     """
@@ -65,6 +69,8 @@ class Producer:
         epoch: int = 0,
         window: int = DEFAULT_WINDOW,
         depth: int = DEFAULT_DEPTH,
+        grader_version: str | None = None,
+        cache: bool = False,
         timing: Timing | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -77,7 +83,8 @@ class Producer:
         self._blocking = connect_blocking(redis_url, BLOCK_S)
         self._token = uuid.uuid4().hex
         self._clock = clock
-        self._waiting = Waiting()
+        self.cache = cache
+        self._waiting = Waiting(GraderPin(self.queue, self.run, epoch, grader_version, clock=clock).refusal)
         self._opening = threading.Lock()
         self._reader: Reader | None = None
         self._broken: QueueError | None = None
@@ -147,6 +154,7 @@ class Producer:
         recovery: str = "auto",
         deadline_s: float = DEFAULT_DEADLINE_S,
         tags: Mapping[str, str] | None = None,
+        cache: bool | None = None,
         block: bool = True,
     ) -> BatchHandle:
         """Submits one group and returns its handle. Submitting the same (run, epoch, id) again runs nothing again.
@@ -157,6 +165,7 @@ class Producer:
         seeds -- one per candidate (64 hex digits or None); by default drawn as `seed_mode` and `base_seed` say.
         timeout_seconds -- a candidate's total wall time.
         deadline_s -- what has no verdict by then is answered `expired`.
+        cache -- as the producer's, where None.
         block -- with a full window, wait for room (at most `deadline_s`, then `TimeoutError`) or raise `QueueFull`.
 
         Raises `ValueError` for arguments beyond the bounds, `RunMisconfigured` when no node of the queue has the
@@ -181,6 +190,7 @@ class Producer:
             deadline_s=deadline_s,
             submitted_at=time.time(),
             tags=dict(tags or {}),
+            cache=self.cache if cache is None else cache,
         )
         return self._submit(batch, content_hash(batch, seeds), block)
 
@@ -290,6 +300,7 @@ class Producer:
             recovery=old.recovery,
             deadline_s=old.deadline_s,
             tags=old.tags,
+            cache=old.cache,
         )
 
     def cancel(self, handle: BatchHandle) -> Cancelled:

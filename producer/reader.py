@@ -16,7 +16,7 @@ from typing import Any
 from redis import Redis
 
 from collimate_rl.errors import BadMessage, BatchConflict, BatchGone, QueueError, RedisUnavailable
-from collimate_rl.protocol import keys
+from collimate_rl.protocol import BatchResult, keys
 from collimate_rl.queue import faults
 from collimate_rl.queue._raw import text
 from collimate_rl.queue.batches import BatchQueue
@@ -41,7 +41,9 @@ class NameTaken(QueueError):
 class Waiting:
     """The handles that wait for an answer, by batch; shared between the submitting threads and the reader."""
 
-    def __init__(self) -> None:
+    def __init__(self, refusal: Callable[[BatchResult], Exception | None] = lambda _result: None) -> None:
+        self.refusal = refusal
+        """Why a result may not be handed out; None where it may."""
         self._lock = threading.Lock()
         self._handles: dict[str, BatchHandle] = {}
         self.room = threading.Condition(self._lock)
@@ -87,7 +89,8 @@ def fetch(queue: BatchQueue, waiting: Waiting, handle: BatchHandle) -> None:
             BatchGone(f"batch {handle.id!r} of run {handle.batch.run!r} was answered, but its result is gone"),
         )
     else:
-        waiting.finish(handle, result)
+        refusal = waiting.refusal(result)
+        waiting.finish(handle, None if refusal is not None else result, refusal)
 
 
 class Reader:

@@ -16,6 +16,7 @@ from typing import Any
 from collimate_rl.errors import BatchConflict, CollimateError, QueueFull, RedisUnavailable, RunMisconfigured
 from collimate_rl.formats import extract_code, reward_spec_from_ground_truth
 from collimate_rl.protocol import check_name
+from collimate_rl.protocol.manifest import record_of
 from producer.handle import BatchHandle
 from producer.producer import Producer
 
@@ -35,6 +36,8 @@ class Defaults:
     base_seed: str | None = None
     timeout_seconds: int = 30
     deadline_s: float = 3600.0
+    with_inputs: bool = False
+    """Let lines carry candidates and specs too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,10 +185,17 @@ class FileRun:
     def _answer(self, row: Row, handle: BatchHandle) -> dict[str, Any]:
         try:
             result = handle.result(self.defaults.deadline_s + ANSWER_GRACE_S)
+        except RunMisconfigured as exc:
+            self.bad_input = True
+            return {"line": row.number, "id": row.id, "error": str(exc)}
         except (CollimateError, TimeoutError) as exc:
             self.infra = True
             return {"line": row.number, "id": row.id, "error": str(exc)}
         self.infra = self.infra or bool(result.infra_errors)
         # Codes such as no_template: not the infrastructure's trouble, the run is set up wrongly.
         self.bad_input = self.bad_input or any(v.is_misconfigured for v in result.results)
-        return {"id": row.id, "results": [verdict.as_json_data() for verdict in result.results]}
+        return {
+            "id": row.id,
+            "results": [verdict.as_json_data() for verdict in result.results],
+            "batch": record_of(handle.batch, with_inputs=self.defaults.with_inputs),
+        }

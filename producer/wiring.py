@@ -20,9 +20,11 @@ class Served(Protocol):
     def run(self) -> str: ...
     @property
     def queue(self) -> str: ...
+    @property
+    def grader_version(self) -> str | None: ...
 
 
-_graders: dict[tuple[int, str, str, str], QueuedGrader] = {}
+_graders: dict[tuple[int, str, str, str, str | None], QueuedGrader] = {}
 _lock = threading.Lock()
 
 
@@ -31,10 +33,16 @@ def queued_grader(settings: Served) -> QueuedGrader:
     named."""
     if settings.redis_url is None:
         raise ValueError("no Redis server is named: set COLLIMATE_REDIS_URL (for slime also args.collimate_redis_url)")
-    key = (os.getpid(), settings.redis_url, settings.run, settings.queue)
+    key = (os.getpid(), settings.redis_url, settings.run, settings.queue, settings.grader_version)
     with _lock:
         if key not in _graders:
-            producer = Producer(settings.redis_url, run=settings.run, queue=settings.queue, window=DEFAULT_WINDOW)
+            producer = Producer(
+                settings.redis_url,
+                run=settings.run,
+                queue=settings.queue,
+                window=DEFAULT_WINDOW,
+                grader_version=settings.grader_version,
+            )
             _graders[key] = QueuedGrader(producer)
         return _graders[key]
 

@@ -13,6 +13,7 @@ deadline_s          COLLIMATE_DEADLINE_S       3600     one group, all its retri
 base_url, api_key   as `connect` reads them    as `connect` finds it
 redis_url           COLLIMATE_REDIS_URL        none     queued grading only, and needed there
 run, queue          COLLIMATE_RUN, _QUEUE      the framework's name, "grade"  queued grading only
+grader_version      COLLIMATE_GRADER_VERSION   none     queued only: pin, or the version that verdicts must carry
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ class HookSettings:
     redis_url: str | None = None
     run: str = "grade"
     queue: str = "grade"
+    grader_version: str | None = None
 
     POLICIES: ClassVar[tuple[str, ...]] = ("raise", "neutral")
     """What `on_infra_error` may be."""

@@ -84,6 +84,29 @@ def manifest_of(batch: GradeBatch, verdict: Verdict) -> Manifest:
     )
 
 
+def record_of(batch: GradeBatch, *, with_inputs: bool) -> dict[str, Any]:
+    """What a line of results says once about its batch, as JSON data: how it was graded, and by their hashes what.
+
+    `with_inputs`: the spec and the candidates themselves too, so that `collimate replay` needs nothing else.
+    """
+    record: dict[str, Any] = {
+        "run": batch.run,
+        "id": batch.id,
+        "epoch": batch.epoch,
+        "protocol": VERSION,
+        "template": batch.template,
+        "seeds": list(batch.seeds),
+        "timeout_seconds": batch.timeout_seconds,
+        "case_timeout_s": batch.case_timeout_s,
+        "egress": None if batch.egress is None else dict(batch.egress),
+        "spec_sha256": spec_sha256(batch.spec),
+        "candidates_sha256": [text_sha256(code) for code in batch.candidates],
+    }
+    if with_inputs:
+        record["inputs"] = {"spec": json.loads(batch.spec), "candidates": list(batch.candidates)}
+    return record
+
+
 def text_sha256(text: str) -> str:
     """64 hex digits over the text's UTF-8, lone surrogates passed."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
