@@ -103,8 +103,10 @@ def judge_command(spec: CommandReward, report: CommandReport, decoys: Decoys | N
     if trouble is None:
         return Judged(verdicts=verdicts)
     # A run that broke off at an honest failure leaves decoys out, too: only what calls them, or all else, passed lied.
-    failing = next((outcome for outcome, _, _ in verdicts if outcome != "passed"), "tampered")
-    return Judged(verdicts=verdicts, refused=("tampered" if lied else failing, trouble))
+    failing = next((verdict for verdict in verdicts if verdict[0] != "passed"), None)
+    if lied or failing is None:
+        return Judged(verdicts=verdicts, refused=("tampered", trouble))
+    return Judged(verdicts=verdicts, refused=(failing[0], f"{failing[2]}; {trouble}"))
 
 
 def _of_exit(report: CommandReport) -> tuple[str, float, str]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Final
 
-from collimate_rl.protocol.bounds import MAX_GROUND_TRUTH_BYTES
+from collimate_rl.protocol.bounds import MAX_GROUND_TRUTH_BYTES, check_int
 from collimate_rl.specs.base import RewardSpec, check_limits
 from collimate_rl.specs.options import Credit, check_credit
 
@@ -97,8 +97,7 @@ class CommandReward(RewardSpec):
         for name in ("fail_to_pass", "pass_to_pass", "allow"):
             _check_texts(name, getattr(self, name))
         _check_env(self.env)
-        if isinstance(self.min_tests, bool) or not isinstance(self.min_tests, int) or self.min_tests < 1:
-            raise ValueError(f"min_tests is a whole number of at least 1, not {self.min_tests!r:.100}")
+        check_int("min_tests", self.min_tests, 1, MAX_NAMES)
         check_credit(self.credit, None, None)
         check_limits(self.case_timeout_s, self.max_cases)
         self._check_judging()
