@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from collimate_rl.protocol import BatchStatus, Verdict
+from collimate_rl.protocol.codes import SUSPECT_OUTCOMES
 from collimate_rl.queue.batch_view import BatchView, CandidateView
 from worker.dashboard import texts
 from worker.dashboard.views import Level
@@ -40,7 +41,14 @@ def verdict_mark(candidate: CandidateView, answered: bool) -> Mark:
         return Mark(level=Level.CALM, word=word)
     if verdict.infra_error:
         return Mark(level=Level.WARN, word=f"infra: {verdict.error_code}")
-    return Mark(level=Level.GOOD if verdict.outcome == "passed" else Level.BAD, word=str(verdict.outcome))
+    return Mark(level=outcome_level(str(verdict.outcome)), word=str(verdict.outcome))
+
+
+def outcome_level(outcome: str) -> Level:
+    """Of a candidate or a case: to fail is ordinary, to attack what runs it is not."""
+    if outcome == "passed":
+        return Level.GOOD
+    return Level.BAD if outcome in SUSPECT_OUTCOMES else Level.MISS
 
 
 def batch_values(batch: BatchView, start: int) -> Mapping[str, Any]:
@@ -80,7 +88,7 @@ def candidate_values(batch: BatchView, index: int) -> Mapping[str, Any]:
         "code": None if candidate.code is None else texts.cap(candidate.code),
         "output": None if verdict is None else texts.cap(texts.decode(verdict.output_tail)),
         "detail": None if verdict is None or not verdict.detail else texts.cap(verdict.detail),
-        "cases": () if verdict is None or verdict.cases is None else verdict.cases,
+        "cases": [(case, outcome_level(case.outcome).value) for case in (verdict.cases if verdict else None) or ()],
         "command": replay_command(batch.run, batch.id, batch.k, batch.epoch, index),
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 from urllib.parse import parse_qs, urlencode
@@ -79,6 +80,7 @@ class Pages:
         return self._page(
             request, "batches.html", look, 503 if trouble else 200, lines=found[:show], asked=asked, more=more,
             trouble=trouble, statuses=STATUSES, troubles=TROUBLES, capped=len(found) >= MAX_LISTED, live="",
+            now=time.time(),
         )  # fmt: skip
 
     async def find(self, request: Request) -> Response:

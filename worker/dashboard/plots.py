@@ -29,7 +29,7 @@ class Point:
 
 
 def line_plot(
-    points: Sequence[Point], *, label: str, low: float = 0.0, high: float = 1.0, area: bool = False, grid: bool = True
+    points: Sequence[Point], *, label: str, low: float = 0.0, high: float = 1.0, area: bool = False
 ) -> Markup:
     """A line over time between `low` and `high`, oldest point left; empty buckets are gaps, lonely points are dots.
 
@@ -37,7 +37,7 @@ def line_plot(
     points are drawn. Without any value it is an empty frame with the same label.
     """
     shown = sorted(points, key=lambda point: point.at)[-MAX_POINTS:]
-    parts = [_grid()] if grid else []
+    parts = [_grid()]
     for stretch in _stretches(shown, low, high):
         if len(stretch) == 1:
             x, y = stretch[0]
@@ -45,8 +45,8 @@ def line_plot(
             continue
         path = "L".join(f"{x:.1f} {y:.1f}" for x, y in stretch)
         if area:
-            first, last = stretch[0][0], stretch[-1][0]
-            parts.append(f'<path class="plot-area" d="M{first:.1f} {HEIGHT}L{path}L{last:.1f} {HEIGHT}Z"/>')
+            first, last, base = stretch[0][0], stretch[-1][0], HEIGHT - PAD
+            parts.append(f'<path class="plot-area" d="M{first:.1f} {base}L{path}L{last:.1f} {base}Z"/>')
         parts.append(f'<path class="plot-line" d="M{path}"/>')
     return _drawing(parts, label, "plot")
 

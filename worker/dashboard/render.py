@@ -35,6 +35,7 @@ class Renderer:
         self._environment.filters.update(
             seconds=texts.seconds,
             millis=texts.millis,
+            ago=texts.ago,
             count=texts.count,
             rate=texts.rate,
             reward=texts.reward,
@@ -42,6 +43,7 @@ class Renderer:
             clock=clock,
             stamp=stamp,
             iso=iso,
+            moment=moment,
         )
         self._environment.globals.update(
             queue=queue,
@@ -103,6 +105,11 @@ def trouble_words(look: Look[Numbers]) -> str:
 def clock(at: float | None) -> str:
     """`12:03:04 UTC`."""
     return "\u2013" if at is None else time.strftime("%H:%M:%S UTC", time.gmtime(at))
+
+
+def moment(at: float, now: float) -> str:
+    """The time of day, with the date where it is not of the last twelve hours."""
+    return clock(at) if abs(now - at) < 43_200 else stamp(at)
 
 
 def stamp(at: float | None) -> str:

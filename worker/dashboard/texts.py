@@ -80,9 +80,14 @@ def seconds(value: float | None) -> str:
     return f"{minutes // 1440} d {minutes % 1440 // 60} h"
 
 
+def ago(value: float | None) -> str:
+    """`just now`, `12 s ago`; a dash for None."""
+    return "\u2013" if value is None else "just now" if value < 1 else f"{seconds(value)} ago"
+
+
 def millis(value: float | None) -> str:
     """A duration given in milliseconds, as `seconds` writes it."""
-    return seconds(None if value is None else value / 1000)
+    return "< 1 ms" if value is not None and 0 < value < 1 else seconds(None if value is None else value / 1000)
 
 
 def count(value: float | None) -> str:

@@ -30,6 +30,8 @@ class Level(str, Enum):
 
     GOOD = "good"
     CALM = "calm"
+    MISS = "miss"
+    """A candidate that failed by itself: the daily bread of training, and no trouble."""
     WARN = "warn"
     BAD = "bad"
 
@@ -103,7 +105,7 @@ def healthy(numbers: Numbers) -> Answer:
 
 
 def used_by(numbers: Numbers) -> Answer:
-    active = [run.name for run in numbers.runs if run.last_submit_s <= ACTIVE_S or run.unanswered]
+    active = [run.name for run in ordered_runs(numbers) if is_active(run)]
     if not active:
         return Answer(question="Who uses it?", level=Level.CALM, short="Nobody now", long="No run submits or waits")
     told = ", ".join(active[:3]) + (f" and {len(active) - 3} more" if len(active) > 3 else "")
@@ -118,13 +120,25 @@ def nodes_say(numbers: Numbers) -> Answer:
         told = "No node has a heartbeat: start one with python -m worker"
         return Answer(question=question, level=Level.WARN, short="None", long=told)
     slots = sum(node.slots or 0 for node in able)
-    short = f"{len(able)} of {len(alive)}"
-    told = f"take work, with {texts.plural(slots, 'slot', 'slots')}"
+    unable = [f"{node.name}: {node_state(node).short.lower()}" for node in alive if not takes_work(node)]
+    short = f"{len(able)} of {len(alive)} at work" if unable else texts.plural(len(alive), "node", "nodes")
+    named = "; ".join([*unable[:3], *(["\u2026"] if len(unable) > 3 else [])])
+    told = f"{texts.plural(slots, 'slot', 'slots')}" + (f"; {named}" if named else ", all take work")
     level = Level.GOOD if len(able) == len(alive) else Level.WARN if able else Level.BAD
     return Answer(question=question, level=level, short=short, long=told)
 
 
-_ORDER = (Level.CALM, Level.GOOD, Level.WARN, Level.BAD)
+def is_active(run: RunNumbers) -> bool:
+    """It submitted within ten minutes, or waits."""
+    return run.last_submit_s <= ACTIVE_S or run.unanswered > 0
+
+
+def ordered_runs(numbers: Numbers) -> list[RunNumbers]:
+    """Active ones first, and by name: an order in which rows stay where they are from look to look."""
+    return sorted(numbers.runs, key=lambda run: (not is_active(run), run.name))
+
+
+_ORDER = (Level.CALM, Level.MISS, Level.GOOD, Level.WARN, Level.BAD)
 
 
 def _worse(one: Level, other: Level) -> Level:
@@ -150,10 +164,10 @@ def node_state(node: NodeNumbers) -> Answer:
     return Answer(question=node.name, level=Level.GOOD, short="Daemon up", long="")
 
 
-def reward_plot(run: RunNumbers, numbers: Numbers, *, grid: bool = False) -> Markup:
+def reward_plot(run: RunNumbers, numbers: Numbers, *, area: bool = False) -> Markup:
     """Mean reward per step of time, over the series' whole span; steps without a verdict are gaps."""
     label = f"Mean reward of {run.name} over the {span_words(numbers)}: {_summary(run)}"
-    return plots.line_plot(_steps(run, numbers), label=label, area=grid, grid=grid)
+    return plots.line_plot(_steps(run, numbers), label=label, area=area)
 
 
 def _summary(run: RunNumbers) -> str:
