@@ -37,18 +37,20 @@ _ROW_CELLS = sum(_cells(family) * len(family.values) for family in FAMILIES.valu
 ROW_BYTES = -(-_ROW_CELLS * CELL_BYTES // LINE_BYTES) * LINE_BYTES
 
 
-def _at(family: Family, value: str) -> int:
-    """The first cell of one label value; an unknown value is the family's `other` where it has one, else `KeyError`."""
-    values = family.values
-    if value not in values and "other" in values:
-        value = "other"
-    if value not in values:
-        raise KeyError(f"{family.name} has no value {value!r}")
-    return _STARTS[family.name] + values.index(value) * _cells(family)
+def _at(family: Family, value: str) -> int | None:
+    """The first cell of one label value; an unknown value is the family's `other`, or None where it has none."""
+    for known in (value, "other"):
+        if known in family.values:
+            return _STARTS[family.name] + family.values.index(known) * _cells(family)
+    return None
 
 
 class Tally:
-    """One row. Safe for all threads of its process, and for one process at a time. Without `memory` it is private."""
+    """One row. Safe for all threads of its process, and for one process at a time. Without `memory` it is private.
+
+    Nothing here raises for what is counted: a number must not fail a batch. An unknown label value counts as the
+    family's `other`, or nowhere.
+    """
 
     def __init__(self, memory: memoryview | None = None) -> None:
         self._row = (memoryview(bytearray(ROW_BYTES)) if memory is None else memory).cast("d")
@@ -66,23 +68,26 @@ class Tally:
     def add(self, family: Family, value: str = "", amount: float = 1.0) -> None:
         """Count `amount` more, under the label's value where the family has a label."""
         cell = _at(family, value)
-        with self._guard:
-            self._row[cell] += amount
+        if cell is not None:
+            with self._guard:
+                self._row[cell] += amount
 
     def set(self, family: Family, number: float, value: str = "") -> None:
         """Set a gauge; `ABSENT` takes it out of the page."""
         cell = _at(family, value)
-        with self._guard:
-            self._row[cell] = number
+        if cell is not None:
+            with self._guard:
+                self._row[cell] = number
 
     def observe(self, family: Family, seconds: float, value: str = "") -> None:
         """One more observation of a histogram. What is below zero (a clock that was set back) counts as zero."""
         seconds = max(0.0, seconds)
         first = _at(family, value)
         bucket = sum(seconds > bound for bound in family.buckets)
-        with self._guard:
-            self._row[first + bucket] += 1.0
-            self._row[first + len(family.buckets) + 1] += seconds
+        if first is not None:
+            with self._guard:
+                self._row[first + bucket] += 1.0
+                self._row[first + len(family.buckets) + 1] += seconds
 
     def read(self, family: Family) -> dict[str, list[float]]:
         """By label value, the cells: one number, or a histogram's counts per bucket (not yet summed up) and its sum."""
