@@ -12,7 +12,15 @@ from collimate_rl.grading.properties import grade_property
 from collimate_rl.grading.run import CaseStore, Graded, GroupRun
 from collimate_rl.grading.test_code import grade_test_code
 from collimate_rl.grading.unit import grade_programs, grade_unit_tests
-from collimate_rl.specs import AssertReward, CommandReward, PropertyReward, RewardSpec, StdioReward, UnitTestReward
+from collimate_rl.specs import (
+    AssertReward,
+    CommandReward,
+    PropertyReward,
+    RewardSpec,
+    StdioReward,
+    TestFileReward,
+    UnitTestReward,
+)
 
 __all__ = ["CaseStore", "Graded", "grade_group"]
 
@@ -61,7 +69,7 @@ def grade_group(
         grade_unit_tests(run, spec)
     elif isinstance(spec, PropertyReward) and not _overrides(spec, PropertyReward):
         grade_property(run, spec)
-    elif isinstance(spec, AssertReward) and not _overrides(spec, AssertReward):
+    elif isinstance(spec, TestFileReward) or (isinstance(spec, AssertReward) and not _overrides(spec, AssertReward)):
         grade_test_code(run, spec)
     elif isinstance(spec, CommandReward):
         grade_command(run, spec)

@@ -15,7 +15,7 @@ from collimate_rl.errors import CollimateDrainingError, CollimateError, Unreacha
 from collimate_rl.grading.frames import Case, compose
 from collimate_rl.grading.result import SpecFault
 from collimate_rl.grading.run import GroupRun, side_by_side
-from collimate_rl.specs.asserts import AssertReward
+from collimate_rl.specs.code import TestCodeReward
 
 MAX_OPS: Final = 1500
 """Calls that a plan may grow by in one round."""
@@ -87,21 +87,34 @@ class Judge:
     """Judges for one row.
 
     `clock` is where its pinned clocks start, in seconds since the epoch; `reference_names` are what the reference
-    defines; `refused` names what no honest candidate sends in this row, and what spoils a pass.
+    defines; `refused` names what no honest candidate sends in this row, and what spoils a pass; `only` are the tests of
+    a file to run, all of them where it is None; `lenient` only counts them, whatever they need of the candidate.
     """
 
     def __init__(
-        self, run: GroupRun, spec: AssertReward, *, clock: float, reference_names: Sequence[str], refused: Sequence[str]
+        self,
+        run: GroupRun,
+        spec: TestCodeReward,
+        *,
+        clock: float,
+        reference_names: Sequence[str],
+        refused: Sequence[str],
+        only: Sequence[str] | None = None,
+        lenient: bool = False,
     ) -> None:
         self._run = run
         self._digest = spec.digest
-        self._cap = spec.max_cases or MAX_OPS
+        self._cap = MAX_OPS if spec.is_file else spec.max_cases or MAX_OPS
         self._row = {
             "test": spec.test,
             "setup": spec.setup,
             "prompt": spec.prompt,
             "entry": spec.entry,
-            "per_assert": spec.per_assert,
+            "per_assert": getattr(spec, "per_assert", False),
+            "file": spec.is_file,
+            "module": spec.module,
+            "only": None if only is None else list(only),
+            "lenient": lenient,
             "reference_names": list(reference_names),
             "refused": list(refused),
             "seed": spec.random_seed,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from collimate_rl.grading.calls import SHOWN_CASES
@@ -10,6 +12,11 @@ from collimate_rl.grading.result import MAX_DETAIL, MAX_TAIL, CaseResult, GradeR
 from collimate_rl.grading.smells import smells_of
 from collimate_rl.grading.test_judge import Told
 from collimate_rl.grading.test_rounds import MAX_ROUNDS, Contender
+from collimate_rl.grading.test_row import Row
+from collimate_rl.specs.asserts import AssertReward
+from collimate_rl.specs.code import TestCodeReward
+from collimate_rl.specs.options import Credit
+from collimate_rl.specs.testfiles import TestFileReward
 
 _REFUSED = {
     "nan": "a result holds NaN, which slips through comparisons, and the test knows of none",
@@ -18,15 +25,75 @@ _REFUSED = {
 }
 
 
-def graded(contender: Contender, told: Told | None, *, per_assert: bool) -> GradeResult:
+@dataclass(frozen=True, kw_only=True)
+class Cases:
+    """What a test's cases are: the whole of it, or (`per_assert`) its outer asserts, or the `tests` of a file by name.
+
+    `credit` says what they are worth, by how many there are.
+    """
+
+    per_assert: bool = False
+    tests: tuple[str, ...] | None = None
+    credit: Callable[[int], Credit] = lambda _: Credit()
+
+
+def cases_of(spec: TestCodeReward, row: Row, *, gate: bool = False) -> Cases:
+    """A row's cases. At the `gate` all or nothing is asked."""
+    if isinstance(spec, TestFileReward):
+        credit = Credit(mode="all") if gate else spec.credit_of(row.tests)
+        return Cases(tests=row.tests, credit=lambda _: credit)
+    if gate or not isinstance(spec, AssertReward):
+        return Cases()
+    return Cases(per_assert=spec.per_assert, credit=spec.credit_of)
+
+
+def graded(contender: Contender, told: Told | None, *, cases: Cases) -> GradeResult:
     """The grade of a contender whose runs are over. `told` None: it was never judged to the end."""
     outcome, words = _outcome(contender, told)
-    cases = _cases(contender, told, outcome, per_assert)
+    if cases.tests is not None:
+        return graded_tests(contender, told, cases, outcome, words)
+    return _grade(contender, told, _cases(contender, told, outcome, cases.per_assert), cases, outcome, words)
+
+
+def graded_tests(contender: Contender, told: Told | None, cases: Cases, outcome: str, words: str) -> GradeResult:
+    """The grade by a file's tests. One that did not run has failed."""
+    assert cases.tests is not None
+    times = [case.ms for case in contender.report.cases] if contender.report else []
+    report = told.report if told is not None else {}
+    if told is None or not report or report["unsafe"]:
+        return _grade(contender, told, [CaseResult(outcome, 0.0) for _ in cases.tests], cases, outcome, words)
+    places = {name: k for k, name in enumerate(report["tests"])}
+    lost, spans, said = dict(report["lost"]), dict(report["spans"]), dict(report["words"])
+    whole = report["returned"] is True and report["off"] is False and report["dead"] is None
+    found: list[CaseResult] = []
+    first = ""
+    for name in cases.tests:
+        k = places.get(name, -1)
+        came_to, why = "wrong_answer", "it was expected, and did not run"
+        if k in report["passed"] and whole:
+            came_to, why = "passed", ""
+        elif k in lost:
+            came_to, why = _dead(contender, lost[k])
+            why = f"call {lost[k] + 1}: {why or came_to}"
+        elif k in said:
+            came_to, why = _failed(contender, {"failure": said[k], "calls": report["calls"]})
+        elif k >= 0:
+            why = words if not whole else "it was skipped" if k in report["skipped"] else "a result spoils it"
+        begin, end = spans.get(k, (0, 0))
+        found.append(CaseResult(came_to, sum(times[begin:end])))
+        if came_to != "passed" and not first:
+            outcome, first = came_to, f"{name}: {why}"
+    return _grade(contender, told, found, cases, outcome, first)
+
+
+def _grade(
+    contender: Contender, told: Told | None, cases: list[CaseResult], how: Cases, outcome: str, words: str
+) -> GradeResult:
     passed = sum(case.outcome == "passed" for case in cases)
     answer, report = contender.answer, contender.report
     assert answer is not None
     return GradeResult(
-        reward=passed / len(cases),
+        reward=how.credit(len(cases)).reward([case.outcome == "passed" for case in cases]),
         seed=answer.seed,
         seed_ack=answer.seed_ack,
         exit_code=answer.exit_code,

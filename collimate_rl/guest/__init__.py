@@ -13,13 +13,15 @@ from typing import Dict, Mapping, Sequence
 from collimate_rl.guest.assemble import assemble
 
 MODULES: Dict[str, Sequence[str]] = {
-    "runner": ("plain", "encoder", "builder", "candidate", "nursery", "holder", "runner"),
+    "runner": ("plain", "encoder", "builder", "candidate", "nursery", "waits", "holder", "runner"),
     "cases": ("plain", "encoder", "cases"),
     "command": ("nursery", "waits", "diff", "tree", "command"),
+    "beside": ("planner", "pytests", "testfile", "beside"),
     "checks": ("plain", "encoder", "checker", "builder", "decoder", "codec", "checks"),
     "judge": (
         *("plain", "encoder", "checker", "builder", "decoder", "codec"),
-        *("prompt", "planner", "placeholder", "pins", "answers", "recorder", "scene", "judge"),
+        *("prompt", "planner", "placeholder", "pins", "answers", "recorder"),
+        *("pytests", "testfile", "reach", "scene", "judge"),
     ),
 }
 """Per program the guest modules that make it, in order."""

@@ -19,7 +19,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional
 
 Marks = List["Mark"]
 Output = collections.namedtuple("Output", "out err")
-KEYWORDS = dict(scope=0, params=0, autouse=0, ids=0, name=0, match=0, rel=0, abs=0, nan_ok=0, marks=0, id=0, reason=0)
+KEYWORDS = dict(scope=0, params=0, autouse=0, ids=0, name=0, match=0, rel=0, abs=0, nan_ok=0, marks=0, id=0, reason=0)  # noqa: C408 - as keywords
 KEYWORDS.update(pytrace=0, msg=0, allow_module_level=0, minversion=0, raising=0, value=0, prepend=0, numbered=0)
 """Names that files pass arguments by: whoever makes one small program of the modules leaves these alone."""
 _MARKS = "collimate_marks"
@@ -243,7 +243,9 @@ _ABSENT = object()
 
 
 class MonkeyPatch:
-    """monkeypatch."""
+    """monkeypatch. `used` once anything was patched by any of them."""
+
+    used = False
 
     def __init__(self) -> None:
         self.undoing: List[Callable[[], Any]] = []
@@ -251,6 +253,7 @@ class MonkeyPatch:
     def setattr(self, target: Any, name: Any, value: Any = _ABSENT, raising: bool = True) -> None:
         if value is _ABSENT:
             target, name, value = *_found(target), name
+        MonkeyPatch.used = True
         old = vars(target).get(name, _ABSENT) if inspect.isclass(target) else getattr(target, name, _ABSENT)
         if raising and not hasattr(target, name):
             raise AttributeError(name)
@@ -261,16 +264,19 @@ class MonkeyPatch:
         if name is _ABSENT:
             target, name = _found(target)
         old = getattr(target, name, _ABSENT)
+        MonkeyPatch.used = True
         if old is not _ABSENT or raising:
             delattr(target, name)
             self.undoing.append(lambda: setattr(target, name, old))
 
     def setitem(self, mapping: Any, key: Any, value: Any) -> None:
+        MonkeyPatch.used = True
         old = mapping.get(key, _ABSENT)
         mapping[key] = value
         self.undoing.append(lambda: mapping.pop(key, None) if old is _ABSENT else mapping.__setitem__(key, old))
 
     def delitem(self, mapping: Any, key: Any, raising: bool = True) -> None:
+        MonkeyPatch.used = True
         if raising or key in mapping:
             old = mapping.pop(key)
             self.undoing.append(lambda: mapping.__setitem__(key, old))

@@ -23,6 +23,8 @@ from collimate_rl.guest.plain import BadTree, Tree, Unencodable, dumps, nearest_
 _MAX_ARGUMENTS = 4 << 20
 _MAX_GROWTH = 8 << 20
 _DATETIME = datetime.datetime
+SPAN = 10**9
+"""Steps that one test of a file can have."""
 
 
 class Plan:
@@ -91,6 +93,19 @@ class Session:
         while self.position < len(steps) and steps[self.position] < self._step:
             self.position += 1
             self.off = True
+
+    def opens(self, k: int, whole: bool) -> None:
+        """Test k of a file begins. Its steps have numbers of their own, so that a test that ended early moves none of
+        the later ones; one that ran `whole` has made all of its planned calls, or has left the plan."""
+        self._step = k * SPAN
+        self._hole = False
+        if self.frames is None:
+            return
+        self._lost = False
+        steps = self.plan.steps
+        while self.position < len(steps) and steps[self.position] < self._step:
+            self.position += 1
+            self.off = self.off or whole
 
     def call(self, name: str, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
         """The candidate's function `name` is called by the test."""

@@ -8,9 +8,9 @@ passes on unread: it is decoded where no candidate runs.
 The job (the file `JOB`, JSON): `mark`, random text that frames the result; `id`, the exec's name, or null; `code`;
 `program`: candidates are whole programs; `entry`: a name that must be there, or null; `ops`; `total_s`, `case_s`;
 `value_bytes`, `all_bytes`; `arguments`: report containers that a call changed; `handles`: keep opaque results for later
-ops; `prints`: report what each op printed; `stop`: run nothing after an op without a result. An op is `{"stdin": text}`, or `{"f": target, "do": what, "a": tree, "k":
-tree}`: target `["n", name]`, `["h", handle]` or `["p", op]` (that op's result); `do` is "call" (the default), "get",
-"set", "iter" or one of UNARY.
+ops; `prints`: report what each op printed; `stop`: run nothing after an op without a result. An op is
+`{"stdin": text}`, or `{"f": target, "do": what, "a": tree, "k": tree}`: target `["n", name]`, `["h", handle]` or
+`["p", op]` (that op's result); `do` is "call" (the default), "get", "set", "iter" or one of UNARY.
 
 The result: a line `mark` + " begin"; a header `{"load": [kind, ms], "cases": [[kind, ms], …], "tail", "seen", "lost",
 "touched", "py"}` with an entry per op reached (and, with `prints`, its output as a third item), "lost" when no further
@@ -92,6 +92,7 @@ def perform(holder: Holder, job: Dict[str, Any]) -> str:
         load, lines = [kind, ms], [line]
     holder.kill()
     header = {"load": load, "cases": cases, "tail": holder.tail.hex(), "seen": holder.seen, "lost": holder.lost}
+    header["late"] = holder.late
     header["touched"], header["py"] = stamps(job) != before, sys.version.split()[0]
     return "\n".join([dumps(header), *lines, ""])
 

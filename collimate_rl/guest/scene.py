@@ -11,17 +11,24 @@ import ast
 import builtins
 import importlib
 import sys
+import types
 from typing import Any, Callable, Dict, List, Optional, Set
 
 from collimate_rl.guest.pins import pin
 from collimate_rl.guest.placeholder import READS, UNKNOWN_TEXT, Placeholder, hope
 from collimate_rl.guest.planner import instrument, read_names, reads_check, wanted_names
 from collimate_rl.guest.prompt import read_prompt
+from collimate_rl.guest.pytests import Unsupported, stand_in
+from collimate_rl.guest.reach import Reach
 from collimate_rl.guest.recorder import Plan, Session
+from collimate_rl.guest.testfile import PASSED, SKIPPED, TestFile, definitions
 
 SPACE = "__judge__"
-STDIN = sys.stdin
-REPLACEABLE = (builtins.input, builtins.print, builtins.open)
+PLAIN_MODULES = (
+    *("builtins", "collections", "collections.abc", "datetime", "decimal", "fractions", "numbers", "numpy", "types"),
+    *("typing", SPACE),
+)
+"""Modules whose classes a plain value can be of."""
 _RUNS_TEXT = ("eval", "exec", "compile")
 
 
@@ -37,6 +44,11 @@ class Script:
         self.seed: int = row["seed"]
         self.clock: float = row["clock"]
         self.refused = set(row["refused"])
+        self.module: str = row["module"]
+        self.file: bool = row["file"]
+        self.only: Optional[List[str]] = row["only"]
+        self.lenient: bool = row["lenient"]
+        self.names: List[str] = []
         prompt = read_prompt(row["prompt"], self.entry)
         stubs, defined = prompt.stubs, set(prompt.defined)
         self.codes: List[Any] = [compile(prompt.source, "<prompt>", "exec", 0, True)]
@@ -47,16 +59,19 @@ class Script:
             try:
                 names.append(read_names(source, "<%s>" % piece))
                 tree = ast.parse(source, "<%s>" % piece)
-                self.check, self.check_takes = reads_check(tree)
+                self.names = definitions(tree)
+                self.check, self.check_takes = (False, False) if self.file else reads_check(tree)
                 self.cases = instrument(tree, row["per_assert"], self.cases)
                 self.codes.append(compile(tree, "<%s>" % piece, "exec", 0, True))
             except (SyntaxError, ValueError, RecursionError) as fault:
                 raise Fault("the %s is no Python here: %s" % (piece, fault)) from None
             self.modules |= names[-1].modules
-            for module in names[-1].stars:
+            for module in [star for star in names[-1].stars if star != self.module]:
                 defined |= set(dir(self._load(module)))
         if "numpy" in row["test"] + row["setup"] + prompt.source:
             self._load("numpy")
+        self.exceptions = set().union(*[piece.exceptions for piece in names])
+        self.patches = "mock" in row["test"] and "patch" in row["test"]
         self.wanted, self.stand_ins = wanted_names(names, stubs, defined, self.entry, set(row["reference_names"]))
         candidate = "candidate" in self.wanted and self.entry is not None and self.entry != "candidate"
         self.alias = "candidate" if candidate else None
@@ -91,12 +106,20 @@ class Run:
         self.spans: Dict[int, List[int]] = {}
         self.case: Optional[int] = None
         self.space: Dict[str, Any] = {}
+        self.tests: List[str] = []
+        self.skipped: List[int] = []
+        self.words: Dict[int, List[Any]] = {}
+        self.reach = Reach()
 
     def perform(self) -> None:
         """Runs the test and gives the report to `finish`; the process is of no more use after it."""
         pin(self.script.seed, self.script.clock)
         hope(self.hopeful)
         space = self.space = self.namespace()
+        if self.planning:
+            self.reach.watch()
+            if self.script.patches:
+                self.session.faults.append("patches what the candidate may use")
         try:
             for code in self.script.codes:
                 exec(code, space)
@@ -107,12 +130,42 @@ class Run:
                 entry = self.script.entry if self.script.check_takes else None
                 arguments = [space[entry]] if entry else []
                 space["check"](*arguments)
+            if self.script.file:
+                self.run_tests(space)
             self.returned = True
+        except Unsupported as words:
+            self.failure = ["Unsupported", 0, str(words)]
         except BaseException as error:
             self.failure = _where(error, self.planning)
             if error is self.session.raised:
                 self.failure.append(self.session.raised_by)
         self.finish(self.report())
+
+    def run_tests(self, space: Dict[str, Any]) -> None:
+        """Runs a file's tests one after the other: each is a case."""
+        only = self.script.only
+        if self.script.lenient:
+            tests = TestFile(space, self.script.names).tests
+            self.tests = [test.name for test in tests]
+            self.skipped = [k for k, test in enumerate(tests) if test.is_skipped()]
+            return
+        tests = [t for t in TestFile(space, self.script.names).tests if only is None or t.name in only]
+        self.tests = [test.name for test in tests]
+        whole = False
+        for k, test in enumerate(tests):
+            self.session.opens(k, whole)
+            self.case_opens(k)
+            calls = self.session.calls
+            outcome, error = test.run()
+            whole = outcome == PASSED
+            if outcome == SKIPPED and (calls == self.session.calls or not self.planning):
+                self.skipped.append(k)
+            if error is not None:
+                self.words[k] = _where(error, self.planning)
+                if error is self.session.raised:
+                    self.words[k].append(self.session.raised_by)
+            (self.case_passed if whole else self.case_failed)(k)
+        self.session.opens(len(tests), whole)
 
     def report(self) -> Dict[str, Any]:
         session = self.session
@@ -122,7 +175,10 @@ class Run:
             "dead": self.dead,
             "failure": self.failure,
             "calls": session.calls,
-            "cases": self.script.cases,
+            "cases": len(self.tests) if self.script.file else self.script.cases,
+            "tests": self.tests,
+            "skipped": self.skipped,
+            "words": sorted(self.words.items()),
             "passed": sorted(k for k, good in self.passed.items() if good),
             "lost": sorted(self.lost.items()),
             "spans": sorted(self.spans.items()),
@@ -152,15 +208,19 @@ class Run:
         space["_collimate_case"] = self.case_opens
         space["_collimate_passed"] = self.case_passed
         space["_collimate_failed"] = self.case_failed
-        space["isinstance"] = is_instance
+        space["isinstance"] = self.is_instance
         for name in _RUNS_TEXT:
             space[name] = self.guarded(getattr(builtins, name))
         return space
 
     def bind(self, space: Dict[str, Any]) -> None:
-        """Puts recorders and stand-ins where the prompt's code has run."""
+        """Puts recorders and stand-ins where the prompt's code has run, and a module of them where the test imports
+        the candidate's."""
         for name in self.script.stand_ins:
             space[name] = type(name, (Exception,), {"__module__": SPACE})
+        sys.modules["pytest"] = stand_in()
+        sys.modules[self.script.module] = self.module = CandidateModule(self.script.module)
+        self.module.__dict__["_collimate_make"] = self.imported
         for name in self.script.wanted:
             space[name] = self.recorder(name)
         if self.script.alias and self.script.entry:
@@ -178,11 +238,20 @@ class Run:
                 return found
         return None
 
+    def imported(self, name: str) -> Any:
+        """What the test imports from the candidate's module: a recorder, or a stand-in for an exception class."""
+        if name in self.script.exceptions:
+            return self.space.get(name) or type(name, (Exception,), {"__module__": SPACE})
+        return self.recorder(name)
+
     def recorder(self, name: str) -> Callable[..., Any]:
+        if self.script.lenient:
+            return Anything(name, (Whatever,), {"__module__": SPACE})
+
         def recorder(*args: Any, **kwargs: Any) -> Any:
             self.prints = self.prints or sys.stdout is not self.session.stdout
-            if sys.stdin is not STDIN or (builtins.input, builtins.print, builtins.open) != REPLACEABLE:
-                self.session.faults.append("replaces what the candidate reads or prints with")
+            if self.planning:
+                self.session.faults += self.reach.beyond()
             return self.session.call(name, args, kwargs)
 
         recorder.__name__ = recorder.__qualname__ = name
@@ -209,6 +278,15 @@ class Run:
             return real(source, *(spaces or (frame.f_globals, frame.f_locals)), **options)
 
         return run_text
+
+    def is_instance(self, value: Any, kinds: Any) -> bool:
+        """isinstance, where a placeholder is of whatever kind is hoped for."""
+        if type(value) is not Placeholder:
+            return isinstance(value, kinds)
+        for kind in kinds if isinstance(kinds, tuple) else (kinds,):
+            if getattr(kind, "__module__", "") not in PLAIN_MODULES:
+                self.session.notes.append("asks whether a result is a %s" % getattr(kind, "__name__", kind))
+        return bool(value)
 
     # what the instrumented code calls
 
@@ -259,9 +337,50 @@ class Lost(BaseException):
     """A case's call has no answer. Not an Exception: tests catch those."""
 
 
-def is_instance(value: Any, kinds: Any) -> bool:
-    """isinstance, where a placeholder is of whatever kind is hoped for."""
-    return bool(value) if type(value) is Placeholder else isinstance(value, kinds)
+class Anything(type):
+    """The class of what stands in for the candidate while a file's tests are only counted."""
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Whatever()
+
+    def __iter__(cls) -> Any:
+        return iter(())
+
+
+class Whatever(metaclass=Anything):
+    """Can be derived from, called, asked for anything: it comes to nothing."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Whatever()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return args[0] if len(args) == 1 and callable(args[0]) and not kwargs else Whatever()
+
+    def __iter__(self) -> Any:
+        return iter(())
+
+
+class CandidateModule(types.ModuleType):
+    """What the test gets for the candidate's module: every name in it is there, and none can be set."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        made = self.__dict__["_collimate_make"](name)
+        self.__dict__[name] = made
+        return made
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name.startswith("__"):
+            return types.ModuleType.__setattr__(self, name, value)
+        raise AttributeError("%s of the candidate's module can't be set from here" % name)
 
 
 def _unset(report: Dict[str, Any]) -> None:

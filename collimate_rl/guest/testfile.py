@@ -45,13 +45,16 @@ class Test:
         self.name = name
         self.body = body
         self.marks = marks
+        self.skips = False
+
+    def is_skipped(self) -> bool:
+        """Whether it would not even begin."""
+        return self.skips or any(m.name == "skip" or (m.name == "skipif" and _holds(m)) for m in self.marks)
 
     def run(self) -> Tuple[str, Optional[BaseException]]:
-        may_fail = False
-        for mark in self.marks:
-            if mark.name == "skip" or (mark.name == "skipif" and _holds(mark)):
-                return SKIPPED, None
-            may_fail = may_fail or (mark.name == "xfail" and (not mark.args or _holds(mark)))
+        if self.is_skipped():
+            return SKIPPED, None
+        may_fail = any(mark.name == "xfail" and (not mark.args or _holds(mark)) for mark in self.marks)
         try:
             self.body()
         except unittest.SkipTest as error:
@@ -98,6 +101,8 @@ class TestFile:
             last = method == methods[-1]
             body = self._case(name, kind, method, last)
             self.tests.append(Test("%s.%s" % (name, method), body, [*self.marks, *marks_of(kind)]))
+            skips = [getattr(each, "__unittest_skip__", False) for each in (kind, getattr(kind, method))]
+            self.tests[-1].skips = any(skips)
 
     def _case(self, name: str, kind: Any, method: str, last: bool) -> Callable[[], None]:
         def body() -> None:

@@ -10,6 +10,7 @@ from collimate_rl.specs.base import RewardSpec, last_number, registered
 from collimate_rl.specs.command import CommandReward
 from collimate_rl.specs.properties import PropertyReward
 from collimate_rl.specs.stdio import StdioReward
+from collimate_rl.specs.testfiles import TestFileReward
 from collimate_rl.specs.unit import UnitTestReward
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "PropertyReward",
     "RewardSpec",
     "StdioReward",
+    "TestFileReward",
     "UnitTestReward",
     "last_number",
     "spec_from_wire",
@@ -28,6 +30,7 @@ _READERS = {
     "property": PropertyReward.from_wire,
     "stdio": StdioReward.from_wire,
     "assert": AssertReward.from_wire,
+    "test_file": TestFileReward.from_wire,
     "command": CommandReward.from_wire,
 }
 

@@ -1,17 +1,13 @@
-"""Tests that are code: HumanEval's `check`, MBPP's assert lists."""
+"""Tests that are code and run as a whole: HumanEval's `check`, MBPP's assert lists."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import re
-import warnings
-from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
-from collimate_rl.guest.prompt import Prompt, read_prompt
-from collimate_rl.specs.base import RewardSpec, check_entry, check_limits, last_number
+from collimate_rl.specs.code import TestCodeReward
+from collimate_rl.specs.options import Credit, check_credit, wire_options
 
 _CLASSIC = """\
 _scope, _entry = {{"__name__": "solution"}}, {entry!r}
@@ -31,147 +27,49 @@ print(_reward)
 
 
 @dataclass
-class AssertReward(RewardSpec):
+class AssertReward(TestCodeReward):
     """Reward 1.0 when the test code runs through, else 0.0; with `per_assert`, the fraction of its top-level asserts.
 
     `test` is Python: asserts on the names that the candidate is to define, or a `check(candidate)` that is called with
-    the function named `entry`. `setup` runs before it. `prompt` is what the candidate completes: its imports and its
-    helpers with a full body are the test's too, and stand in front of every candidate. `reference`, a completion like
-    any other, has to pass before anybody is graded. `case_timeout_s` is for one call of the candidate; `max_cases`
-    caps the calls that the plan may grow by in one round (1,500 by default).
-
-    The test runs in a sandbox of its own, on the plain values that the candidate's calls gave. What needs the
-    candidate's live objects (its own classes, say) can't be graded so: a `ValueError` when grading starts.
+    the function named `entry`. `case_timeout_s` is for one call of the candidate; `max_cases` caps the calls that the
+    plan may grow by in one round (1,500 by default). With `per_assert`, `credit` says what the asserts are worth, as in
+    `UnitTestReward`; `weights` are one for each. The rest is `TestCodeReward`'s.
     """
 
-    test: str
-    _: KW_ONLY
-    entry: str | None = None
-    prompt: str = ""
-    setup: str = ""
-    reference: str | None = None
     per_assert: bool = False
-    case_timeout_s: float | None = None
-    max_cases: int | None = None
+    credit: str = "fraction"
+    weights: Sequence[float] | None = None
+
+    digest_fields: ClassVar[tuple[str, ...]] = (
+        *("test", "entry", "prompt", "setup", "reference", "per_assert", "case_timeout_s", "max_cases"),
+    )
+    later_fields: ClassVar[tuple[str, ...]] = ("module", "integrity", "credit", "weights")
 
     def __post_init__(self) -> None:
-        for name in ("test", "prompt", "setup"):
-            source: object = getattr(self, name)
-            if not isinstance(source, str):
-                raise ValueError(f"{name} is text, not {type(source).__name__}")
-        reference: object = self.reference
-        if reference is not None and not isinstance(reference, str):
-            raise ValueError(f"reference is text, not {type(reference).__name__}")
+        super().__post_init__()
         if not isinstance(self.per_assert, bool):
             raise ValueError(f"per_assert is true or false, not {self.per_assert!r}")
-        if not self.test.strip():
-            raise ValueError("test is empty: every candidate would pass")
-        _check_python("test", self.test)
-        _check_python("setup", self.setup)
-        if self.entry is not None and "." in check_entry(self.entry):
-            raise ValueError(f"entry is a function's name, not {self.entry!r}")
-        check_limits(self.case_timeout_s, self.max_cases)
+        check_credit(self.credit, self.weights, None)
+        if self.credit != "fraction" and not self.per_assert:
+            raise ValueError(f"credit={self.credit!r} needs per_assert: without it a test is one case")
 
-    def program(self, completion: str) -> str:
-        """The candidate's whole module: the completion behind the prompt, or, where it defines the entry itself, behind
-        the prompt's imports and helpers."""
-        prompt = read_prompt(self.prompt, self.entry)
-        shape = _Completion(completion, self.entry)
-        if shape.whole:
-            return _in_front(prompt, completion)
-        opens = rf"^[ \t]*(?:async[ \t]+)?def[ \t]+{re.escape(self.entry or '')}\b"
-        if not prompt.stubs and not re.search(opens, self.prompt, re.MULTILINE):
-            return completion
-        return self.prompt.rstrip("\n") + "\n" + shape.body
+    def credit_of(self, cases: int) -> Credit:
+        """What passed asserts are worth, of so many; one that broke the test off between two counts as one more."""
+        if self.weights is None:
+            return Credit(mode=self.credit)
+        padded = [*self.weights, *[0.0] * cases][:cases]
+        return Credit(mode=self.credit, weights=padded) if sum(padded) > 0 else Credit()
 
     def build(self, candidate_path: str) -> str:
         """The classic one-program grader, which a subclass that overrides `build` or `parse` is graded by."""
         return _CLASSIC.format(path=candidate_path, setup=self.setup, test=self.test, entry=self.entry)
 
-    def parse(self, stdout: str) -> float:
-        return last_number(stdout)
-
     def to_wire(self) -> dict[str, Any]:
         if type(self) is not AssertReward:
             return super().to_wire()
-        return {"type": "assert", **{name: getattr(self, name) for name in _FIELDS}}
+        return {"type": "assert", **wire_options(self, self.digest_fields, self.later_fields)}
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> AssertReward:
         """The spec that `to_wire` wrote; ValueError when it didn't."""
         return cls(**{key: value for key, value in wire.items() if key != "type"})
-
-    @property
-    def digest(self) -> str:
-        """64 hex digits, equal for specs that plan and judge alike."""
-        content = json.dumps([getattr(self, name) for name in _FIELDS])
-        return hashlib.sha256(content.encode("ascii")).hexdigest()
-
-    @property
-    def random_seed(self) -> int:
-        """What `random` is seeded with before the test runs, in every judge."""
-        return int(self.digest[:16], 16)
-
-
-_FIELDS = ("test", "entry", "prompt", "setup", "reference", "per_assert", "case_timeout_s", "max_cases")
-
-
-def _check_python(name: str, source: str) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            compile(source, f"<{name}>", "exec", dont_inherit=True)
-        except (SyntaxError, ValueError, RecursionError, MemoryError) as fault:
-            raise ValueError(f"{name} is no Python: {fault}") from None
-
-
-class _Completion:
-    """What a completion is, told from its text alone: a candidate's code is never parsed in this process.
-
-    `whole` when it defines the entry itself (or can't be a body); else `body` is it as the body of the prompt's last
-    function, with the indentation that its first line lost when the completion was stripped.
-    """
-
-    def __init__(self, completion: str, entry: str | None) -> None:
-        lines = [line for line in completion.splitlines() if line.strip()]
-        self.body = completion
-        if not lines or entry is None:
-            self.whole = entry is None
-            return
-        name = re.escape(entry)
-        if lines[0][0] in " \t":
-            self.whole = False
-            return
-        defines = rf"^[ \t]*(?:async[ \t]+)?def[ \t]+{name}\b|^class[ \t]+{name}\b|^{name}[ \t]*[:=]"
-        starts = r"(?:def|class|import|from|async)\b|@|if __name__|#"
-        widths = [len(line) - len(line.lstrip()) for line in lines[1:]]
-        # What follows a header is its block; where the rest goes on less deep, yet indented, so did the header.
-        above_rest = bool(widths) and 0 < min(widths) < widths[0]
-        goes_on = lines[0].rstrip().endswith(_GOES_ON)
-        lost_first = bool(widths) and widths[0] > 0 and (above_rest or not goes_on)
-        self.whole = bool(re.search(defines, completion, re.MULTILINE))
-        self.whole = self.whole or (not lost_first and bool(re.match(starts, lines[0])))
-        if lost_first or len(lines) == 1:
-            self.body = "    " + completion.lstrip()
-        else:
-            self.body = "".join("    " + line for line in completion.splitlines(keepends=True))
-
-
-_GOES_ON = (":", ",", "(", "[", "{", "\\")
-"""How a line ends after which an indented one may follow in a module."""
-
-
-def _in_front(prompt: Prompt, completion: str) -> str:
-    """The prompt's imports and helpers before the completion; its `from __future__` lines stay first."""
-    if not prompt.preamble.strip():
-        return completion
-    future = [" ".join(found[1].split()).strip("(), ") for found in _FUTURE.finditer(completion)]
-    if not future:
-        return prompt.preamble.rstrip("\n") + "\n\n\n" + completion
-    rest = _FUTURE.sub("", completion)
-    return f"from __future__ import {', '.join(future)}\n{prompt.preamble.rstrip()}\n\n\n{rest}"
-
-
-_FUTURE = re.compile(
-    r"^from[ \t]+__future__[ \t]+import\b([ \t]*\([^()]{1,500}\)|[^\n#;\\]{1,500})(?:;[ \t]*)?", re.MULTILINE
-)
