@@ -18,8 +18,8 @@ class GuestPrograms:
 
     @classmethod
     def known(cls) -> GuestPrograms:
-        """Those that this release grades with."""
-        return cls(guest.programs())
+        """Those that this release grades with and that run by themselves; the others are parts of an exec's code."""
+        return cls({name: text for name, text in guest.programs().items() if "\ndef main(" in text})
 
     def name_of(self, code: str) -> str | None:
         """The name of the program whose text this is, else None."""
