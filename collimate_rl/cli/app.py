@@ -12,6 +12,7 @@ from collimate_rl.cli.demo_command import demo
 from collimate_rl.cli.doctor_command import doctor
 from collimate_rl.cli.fleet_command import fleet, images
 from collimate_rl.cli.grade_command import grade
+from collimate_rl.cli.replay_command import replay
 from collimate_rl.cli.serve_command import serve
 
 EXIT_BAD_INPUT = 2
@@ -24,5 +25,5 @@ def app() -> None:
     """Grade candidate code in isolated sandboxes, for RL post-training."""
 
 
-for command in (demo, grade, serve, doctor, bake, status, fleet, burst, rl, images):
+for command in (demo, grade, serve, doctor, bake, status, fleet, burst, rl, images, replay):
     app.add_command(command)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -69,10 +69,10 @@ def grade(
     if file.name.endswith(".jsonl"):
         if truth_file is not None or tests is not None or completion or seed is not None:
             raise click.UsageError("a FILE.jsonl brings its ground truths and completions: give it alone")
-        with _daemon_errors_told(), unwinding(), ExitStack() as cleanup:
+        with daemon_errors_told(), unwinding(), ExitStack() as cleanup:
             from collimate_rl.cli.grade_rows import grade_rows
 
-            client = _client(cleanup, unix_socket, base_url, local)
+            client = connected(cleanup, unix_socket, base_url, local)
             status = grade_rows(
                 client, file, entry=entry, template=template, timeout_seconds=timeout_seconds, as_json=as_json
             )
@@ -89,15 +89,28 @@ def grade(
         raise click.UsageError(f"{file.name} is no text: {error}") from error
     if completion or not file.name.endswith(".py"):
         text = rewards.extract_code(text, entry=getattr(spec, "entry", None) or entry)
-    with _daemon_errors_told(), unwinding(), ExitStack() as cleanup:
-        client = _client(cleanup, unix_socket, base_url, local)
+    with daemon_errors_told(), unwinding(), ExitStack() as cleanup:
+        client = connected(cleanup, unix_socket, base_url, local)
         result = rewards.grade(client, template, text, spec, seed=seed, timeout_seconds=timeout_seconds)
-    click.echo(json.dumps(as_dict(result), indent=2) if as_json else account(result))
+    if not as_json:
+        click.echo(account(result))
+        return
+    from collimate_rl.protocol.manifest import group_record
+
+    record = group_record(
+        template=template,
+        spec=spec.to_wire(),
+        candidates=[text],
+        seeds=[seed],
+        timeout_seconds=timeout_seconds,
+        with_inputs=True,
+    )
+    click.echo(json.dumps({**as_dict(result), "batch": record}, indent=2))
 
 
 @contextmanager
-def _daemon_errors_told() -> Iterator[None]:
-    """What the daemon refused or lost, as one clear line and an exit status."""
+def daemon_errors_told(statuses: Mapping[str, int] | None = None) -> Iterator[None]:
+    """What the daemon refused or lost, as one clear line and an exit status, which `statuses` may name per code."""
     try:
         yield
     except ValueError as error:
@@ -110,6 +123,9 @@ def _daemon_errors_told() -> Iterator[None]:
         )
         sys.exit(EXIT_INFRA)
     except CollimateError as error:
+        if statuses is not None and error.error_code in statuses:
+            click.echo(error.message, err=True)
+            sys.exit(statuses[error.error_code])
         if error.is_misconfigured:
             raise click.UsageError(error.message) from error
         click.echo(
@@ -120,7 +136,8 @@ def _daemon_errors_told() -> Iterator[None]:
         sys.exit(EXIT_INFRA)
 
 
-def _client(cleanup: ExitStack, unix_socket: str | None, base_url: str | None, local: bool) -> SessionClient:
+def connected(cleanup: ExitStack, unix_socket: str | None, base_url: str | None, local: bool) -> SessionClient:
+    """A client of the daemon that the options name, or of one that lives as long as `cleanup`."""
     from collimate_rl.client import CollimateClient
     from collimate_rl.transport import connect
 
@@ -152,6 +169,7 @@ def as_dict(result: GradeResult) -> dict[str, Any]:
         "exec_time_ms": result.exec_time_ms,
         "judge_time_ms": result.judge_time_ms,
         "grader_version": result.grader_version,
+        "python": result.python,
     }
 
 

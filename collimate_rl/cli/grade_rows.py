@@ -12,6 +12,7 @@ import click
 
 from collimate_rl.errors import CollimateError
 from collimate_rl.grading.result import GradeResult
+from collimate_rl.protocol.manifest import group_record
 from collimate_rl.rewards import extract_code, grade_batch, reward_spec_from_ground_truth
 from collimate_rl.transport import SessionClient
 
@@ -53,7 +54,16 @@ def grade_rows(
         if failed and status == 0:
             status = EXIT_INFRA
         name = row["id"] if row["id"] is not None else number
-        _tell({"id": name, "results": [_as_dict(result) for result in results]}, f"{name}: {_said(results)}", as_json)
+        record = group_record(
+            template=row["template"],
+            spec=row["spec"].to_wire(),
+            candidates=row["candidates"],
+            seeds=[None] * len(results),
+            timeout_seconds=row["timeout_seconds"],
+            with_inputs=False,
+        )
+        told = {"id": name, "results": [_as_dict(result) for result in results], "batch": record}
+        _tell(told, f"{name}: {_said(results)}", as_json)
     if not rows and status == 0:
         raise click.UsageError("the file holds no rows")
     mean = f"mean reward {sum(rewards) / len(rewards):.3f}" if rewards else "no verdicts"
@@ -110,7 +120,11 @@ def _as_dict(result: GradeResult) -> dict[str, Any]:
         "error_code": result.error_code,
         "cases_passed": result.cases_passed,
         "cases_total": result.cases_total,
+        "cases": [{"outcome": case.outcome, "ms": case.ms} for case in result.cases],
+        "flags": list(result.flags),
         "seed": result.seed,
+        "grader_version": result.grader_version,
+        "python": result.python,
     }
 
 

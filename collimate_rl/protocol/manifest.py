@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -89,21 +89,44 @@ def record_of(batch: GradeBatch, *, with_inputs: bool) -> dict[str, Any]:
 
     `with_inputs`: the spec and the candidates themselves too, so that `collimate replay` needs nothing else.
     """
+    named = {"run": batch.run, "id": batch.id, "epoch": batch.epoch}
+    asked = group_record(
+        template=batch.template,
+        spec=json.loads(batch.spec),
+        candidates=batch.candidates,
+        seeds=batch.seeds,
+        timeout_seconds=batch.timeout_seconds,
+        case_timeout_s=batch.case_timeout_s,
+        egress=batch.egress,
+        with_inputs=with_inputs,
+    )
+    return {**named, **asked}
+
+
+def group_record(
+    *,
+    template: str,
+    spec: Mapping[str, Any],
+    candidates: Sequence[str],
+    seeds: Sequence[str | None],
+    timeout_seconds: int,
+    case_timeout_s: float | None = None,
+    egress: Mapping[str, Any] | None = None,
+    with_inputs: bool,
+) -> dict[str, Any]:
+    """The same of a group that no queue knows. `spec` is its wire form."""
     record: dict[str, Any] = {
-        "run": batch.run,
-        "id": batch.id,
-        "epoch": batch.epoch,
         "protocol": VERSION,
-        "template": batch.template,
-        "seeds": list(batch.seeds),
-        "timeout_seconds": batch.timeout_seconds,
-        "case_timeout_s": batch.case_timeout_s,
-        "egress": None if batch.egress is None else dict(batch.egress),
-        "spec_sha256": spec_sha256(batch.spec),
-        "candidates_sha256": [text_sha256(code) for code in batch.candidates],
+        "template": template,
+        "seeds": list(seeds),
+        "timeout_seconds": timeout_seconds,
+        "case_timeout_s": case_timeout_s,
+        "egress": None if egress is None else dict(egress),
+        "spec_sha256": text_sha256(canonical_json(dict(spec))),
+        "candidates_sha256": [text_sha256(code) for code in candidates],
     }
     if with_inputs:
-        record["inputs"] = {"spec": json.loads(batch.spec), "candidates": list(batch.candidates)}
+        record["inputs"] = {"spec": dict(spec), "candidates": list(candidates)}
     return record
 
 

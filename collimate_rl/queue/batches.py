@@ -112,6 +112,12 @@ class BatchQueue:
         )
         return SubmitReply(Submitted(_word(reply)), int(reply[1]))
 
+    def payload(self, k: str) -> bytes | None:
+        """The packed batch `k`, while the server has it."""
+        with translate_errors("read a batch"):
+            raw = self.client.get(keys.BatchKeys(k).payload)
+        return None if raw is None else _bytes(raw)
+
     def result(self, k: str) -> BatchResult | None:
         """The answer of batch `k`; None while there is none, or no longer one. Raises `BadMessage`."""
         with translate_errors("read a result"):
