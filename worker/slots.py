@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+QUIET_WAIT_S = 30.0
+"""How long somebody waits for a quiet slot before any slot will do."""
 POLL_S = 0.005
 """How long a waiting process sleeps before it looks again for a slot that ANOTHER process freed."""
 
@@ -52,10 +54,13 @@ class Slots:
         self._turn = threading.Lock()
         self._held: set[int] = set()
         self._files: list[int] = []
+        self._quiet = -1
+        self._quiet_turn = threading.Lock()
         try:
             for number in range(count):
                 flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
                 self._files.append(os.open(directory / f"slot-{number}", flags, 0o600))
+            self._quiet = os.open(directory / "quiet", flags, 0o600)
         except BaseException:
             self.close()
             raise
@@ -81,6 +86,64 @@ class Slots:
             yield self._clock() - started
         finally:
             self._release(number)
+
+    @contextmanager
+    def quiet_slot(
+        self, *, until: float, others: int, stop: threading.Event | None = None, patience_s: float = QUIET_WAIT_S
+    ) -> Iterator[float]:
+        """As `slot`, while at most `others` further slots of the node are taken, by whatever process.
+
+        Takes the rest as they come free, and keeps them. One at a time per node does; whoever waits for that, or for
+        the rest, longer than `patience_s`, goes on with what there is.
+        """
+        started = self._clock()
+        with self.slot(until=until, stop=stop):
+            end = min(until, self._clock() + patience_s)
+            with self._kept_quiet(self.count - 1 - others, end, stop):
+                yield self._clock() - started
+
+    @contextmanager
+    def _kept_quiet(self, wanted: int, end: float, stop: threading.Event | None) -> Iterator[None]:
+        """Hold `wanted` further slots, or none where they can't be had before `end`."""
+
+        def waits() -> bool:
+            return self._clock() < end and not (stop is not None and stop.is_set())
+
+        if wanted < 1 or not self._quiet_turn.acquire(timeout=max(0.0, end - self._clock())):
+            yield
+            return
+        taken: list[int] = []
+        try:
+            self._collect(taken, wanted, waits)
+            if len(taken) < wanted:
+                self._give_back(taken)
+            yield
+        finally:
+            self._give_back(taken)
+            fcntl.flock(self._quiet, fcntl.LOCK_UN)
+            self._quiet_turn.release()
+
+    def _collect(self, taken: list[int], wanted: int, waits: Callable[[], bool]) -> None:
+        while waits() and not _locked(self._quiet):
+            time.sleep(POLL_S)
+        # With the turn nobody else of this process takes what comes free meanwhile.
+        while not self._turn.acquire(timeout=0.05):
+            if not waits():
+                return
+        try:
+            while len(taken) < wanted and waits():
+                with self._free_here:
+                    number = self._try_each()
+                    if number is None:
+                        self._free_here.wait(POLL_S)
+                    else:
+                        taken.append(number)
+        finally:
+            self._turn.release()
+
+    def _give_back(self, taken: list[int]) -> None:
+        while taken:
+            self._release(taken.pop())
 
     def _acquire(self, until: float, stop: threading.Event | None) -> int:
         # One thread per process looks for a slot, the others queue behind it: first come, first served, and two dozen
@@ -110,11 +173,7 @@ class Slots:
             number = (first + offset) % len(self._files)
             if number in self._held:
                 continue
-            try:
-                fcntl.flock(self._files[number], fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-                    raise
+            if not _locked(self._files[number]):
                 continue
             self._held.add(number)
             self._on_held(len(self._held))
@@ -130,7 +189,20 @@ class Slots:
 
     def close(self) -> None:
         """Close the files; whatever this process still held is free then."""
-        for descriptor in self._files:
-            os.close(descriptor)
+        for descriptor in [*self._files, self._quiet]:
+            if descriptor >= 0:
+                os.close(descriptor)
         self._files = []
+        self._quiet = -1
         self._held = set()
+
+
+def _locked(descriptor: int) -> bool:
+    """Lock an open file for this process; False when another has it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+            raise
+        return False
+    return True

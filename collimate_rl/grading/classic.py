@@ -6,6 +6,7 @@ from typing import Final
 
 from collimate_rl.grading.calls import no_code, raw_of
 from collimate_rl.grading.execute import ExecRequest
+from collimate_rl.grading.limits import UNCLEAR
 from collimate_rl.grading.result import MAX_TAIL, GradeResult
 from collimate_rl.grading.run import Graded, GroupRun
 from collimate_rl.grading.smells import FLOOD
@@ -46,7 +47,7 @@ def grade_classic(run: GroupRun, spec: RewardSpec) -> None:
             detail=detail,
             output_tail=output[-MAX_TAIL:],
             truncated=len(output) > MAX_TAIL,
-            flags=("flooded_output",) if len(output) > FLOOD else (),
+            flags=("flooded_output",) * (len(output) > FLOOD) + (UNCLEAR,) * (answer.exit_code == -1),
         )
 
     run.each(grade_one)

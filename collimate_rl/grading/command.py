@@ -20,6 +20,7 @@ from collimate_rl.grading.command_work import Escapes, Work, work_of
 from collimate_rl.grading.execute import Role
 from collimate_rl.grading.frames import compose
 from collimate_rl.grading.junit import MAX_XML
+from collimate_rl.grading.limits import UNCLEAR, lateness
 from collimate_rl.grading.result import MAX_DETAIL, MAX_TAIL, CaseResult, GradeResult, SpecFault
 from collimate_rl.grading.run import Graded, GroupRun
 from collimate_rl.sandbox import ExecResult
@@ -153,7 +154,8 @@ def _without_report(answer: ExecResult) -> GradeResult:
     outcome, words = "tampered", "the program that watches over the command was ended: the code meddled with it"
     if answer.exit_code == -1:
         outcome, words = "timeout", "the time limit struck"
-    return _result(answer, reward=0.0, outcome=outcome, detail=words)
+    flags = (UNCLEAR,) if answer.exit_code == -1 else ()
+    return _result(answer, reward=0.0, outcome=outcome, detail=words, flags=flags)
 
 
 def _graded(spec: CommandReward, answer: ExecResult, report: CommandReport, decoys: Decoys | None) -> GradeResult:
@@ -168,6 +170,8 @@ def _graded(spec: CommandReward, answer: ExecResult, report: CommandReport, deco
     flags += ["exited_early"] * (
         spec.has_results and report.state == "missing" and report.how == "e" and not report.code
     )
+    late = lateness([report.late]) if report.late is not None else None
+    flags += [late] if late is not None else []
     passed = [each == "passed" for each, _, _ in judged.verdicts]
     return _result(
         answer,

@@ -12,6 +12,7 @@ from typing import Any, Final
 from collimate_rl.grading.command_decoys import Decoys
 from collimate_rl.grading.frames import framed_lines
 from collimate_rl.grading.junit import BadResults, Runs, TestRun, read_junit
+from collimate_rl.grading.limits import Late, late_of
 from collimate_rl.specs.command import CommandReward
 
 Verdicts = list[tuple[str, float, str]]
@@ -39,9 +40,8 @@ class CommandReport:
     seen: int = 0
     state: str = "none"
     results: bytes = b""
-    run_ms: float = -1.0
-    wait_ms: float = -1.0
-    """How long its processes ran, and waited for a processor, at a timeout; -1.0 where that is not known."""
+    late: Late | None = None
+    """Of one that ran out of time."""
     python: str = ""
 
 
@@ -54,7 +54,6 @@ def read_command_report(stdout: str, mark: str) -> CommandReport | None:
         header = json.loads(lines[0])
         if header["stage"] != "ran":
             return CommandReport(stage=header["stage"], fault=header["fault"], timeout=header["timeout"])
-        ran, waited = header["wait"]
         return CommandReport(
             stage="ran",
             how=header["how"],
@@ -65,8 +64,7 @@ def read_command_report(stdout: str, mark: str) -> CommandReport | None:
             seen=int(header["seen"]),
             state=header["results"],
             results=base64.b64decode(lines[1], validate=True),
-            run_ms=ran / 1e6,
-            wait_ms=waited / 1e6,
+            late=late_of([*header["late"], header["ms"]]) if header["how"] == "t" else None,
             python=str(header["py"]),
         )
     except (ValueError, TypeError, LookupError, binascii.Error):

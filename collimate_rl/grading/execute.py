@@ -26,6 +26,7 @@ class ExecRequest:
 
     `timeout_seconds` is wall time, 1 to 3600. `seed` is 64 hex digits, or None: the daemon draws one and says which.
     With an `exec_id` the program is the runner, which does the same exec once however often it is sent to one session.
+    `quiet`: run it when little else does, where whoever runs it can tell.
     """
 
     code: str
@@ -33,6 +34,7 @@ class ExecRequest:
     timeout_seconds: int = 30
     seed: str | None = None
     exec_id: str | None = None
+    quiet: bool = False
 
     @property
     def composed_bytes(self) -> int:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from collimate_rl import guest
 from collimate_rl.grading.execute import ExecRequest
+from collimate_rl.grading.limits import Late, late_of
 from collimate_rl.guest.plain import dumps
 
 JOB: Final = "collimate-job.json"
@@ -51,6 +52,8 @@ class Report:
     lost: bool = False
     touched: bool = False
     python: str = ""
+    late: tuple[Late, ...] = ()
+    """One for each candidate process that ran out of time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +113,7 @@ def read_report(stdout: str, mark: str, ops: int) -> Report | None:
             lost=bool(header.get("lost")),
             touched=bool(header.get("touched")),
             python=str(header.get("py", ""))[:40],
+            late=tuple(map(late_of, header.get("late", ()))),
         )
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError):
         return None

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from collimate_rl.errors import CollimateError, SandboxKilled
 from collimate_rl.grading.execute import ExecRequest, Executor, Role
+from collimate_rl.grading.limits import RETRIED, STARVED, UNCLEAR, Budget
 from collimate_rl.grading.result import GradeResult
 from collimate_rl.sandbox import ExecResult
 from collimate_rl.seeds import is_valid_seed
@@ -69,6 +71,11 @@ class GroupRun:
         self.results: list[Graded | None] = [None] * len(candidates)
         self.pending = [index for index in range(len(candidates)) if index not in skip]
         self._execute = execute
+        self._again: dict[int, Graded] = {}
+        """Candidates that ran out of time for want of a processor, with that grade: to be run once more."""
+        self._quiet: int | None = None
+        """The candidate that is being run once more."""
+        self._budget = Budget(len(candidates))
         self._on_grade = on_grade
         self._stop = stop
         self._refuse_bad_seeds()
@@ -100,19 +107,49 @@ class GroupRun:
         """Run a request; raises Stopped instead of starting one after the stop."""
         if self.stopped:
             raise Stopped
+        if index is not None and index == self._quiet:
+            request = replace(request, quiet=True)
         return self._execute.run(request, role=role, index=index)
 
     def exec_id(self, index: int, turn: int = 0) -> str | None:
         """The name under which a runner's exec may be sent again; None where nobody will."""
-        return f"{self.exec_prefix}-{index}-{turn}" if self.exec_prefix is not None else None
+        if self.exec_prefix is None:
+            return None
+        # Under the same name a session would only read what was, once more.
+        return f"{self.exec_prefix}-{index}-{turn}" + ("-again" if index == self._quiet else "")
 
     def finish(self, index: int, graded: Graded) -> None:
-        """Enter a candidate's final grade and tell whoever waits for it."""
+        """Enter a candidate's final grade and tell whoever waits for it; or keep it for `once_more`."""
         if isinstance(graded, SandboxKilled):
             graded = GradeResult(0.0, seed=self.seeds[index], outcome="sandbox_killed", detail=graded.message)
+        if isinstance(graded, GradeResult) and index == self._quiet:
+            graded = replace(graded, flags=tuple(sorted({*graded.flags, RETRIED})))
+        elif isinstance(graded, GradeResult) and graded.reward != 1.0 and {STARVED, UNCLEAR} & set(graded.flags):
+            self._again[index] = graded
+            return
+        self._enter(index, graded)
+
+    def _enter(self, index: int, graded: Graded) -> None:
         self.results[index] = graded
         if self._on_grade is not None:
             self._on_grade(index, graded)
+
+    def once_more(self, grade: Callable[[int], None]) -> None:
+        """After the rest of the group: have each candidate that was kept graded afresh, one by one, on a quiet slot.
+
+        `grade` ends in `finish`, or raises Stopped. What the budget doesn't allow keeps the grade that it has.
+        """
+        kept, self._again = sorted(self._again.items()), {}
+        for index, graded in kept:
+            assert isinstance(graded, GradeResult)
+            self._quiet = index
+            try:
+                if self._budget.take(STARVED if STARVED in graded.flags else UNCLEAR):
+                    grade(index)
+                else:
+                    self._enter(index, graded)
+            finally:
+                self._quiet = None
 
     def each(self, grade_one: Callable[[int], Graded]) -> None:
         """Grade every pending candidate, side by side; an infra failure becomes its grade."""
@@ -125,6 +162,10 @@ class GroupRun:
             self.finish(index, graded)
 
         side_by_side(finish_one, [i for i in self.pending if self.results[i] is None], self.concurrency)
+        try:
+            self.once_more(finish_one)
+        except Stopped:
+            return
 
     def fail_pending(self, error: CollimateError) -> None:
         """Give every unfinished candidate the same infra failure."""

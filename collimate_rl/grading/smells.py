@@ -12,6 +12,7 @@ from collections.abc import Collection
 from typing import Final
 
 from collimate_rl.grading.frames import Case, Report
+from collimate_rl.grading.limits import UNCLEAR, lateness
 from collimate_rl.sandbox import ExecResult
 
 FLOOD: Final = 8 << 20
@@ -36,6 +37,8 @@ def smells_of(report: Report | None, answer: ExecResult, *, program: bool = Fals
         # The runner itself ended by a signal: only somebody else in its sandbox sends it one of these.
         if answer.exit_code - 128 in KILL_SIGNALS:
             flags.add("killed_processes")
+        if answer.exit_code == -1:
+            flags.add(UNCLEAR)
         return tuple(flags)
     cases = (report.load, *report.cases)
     if any(_killed(case) for case in cases) or report.lost:
@@ -49,6 +52,9 @@ def smells_of(report: Report | None, answer: ExecResult, *, program: bool = Fals
     # The holder breaks a case off for what it prints without a word from the candidate's own process.
     if report.seen > FLOOD or any(case.kind == "l" and case.line == "null" for case in cases):
         flags.add("flooded_output")
+    late = lateness(report.late)
+    if late is not None:
+        flags.add(late)
     printed = report.tail.decode("utf-8", "replace")
     if _FORGED.search(printed) or (not program and _REPORTS.search(printed)):
         flags.add("result_like_output")

@@ -30,7 +30,7 @@ from typing import Any, Dict, List, Optional, Tuple
 from collimate_rl.guest.diff import BadPatch, FilePatch, read_patch
 from collimate_rl.guest.nursery import DUMPABLE, SUBREAPER, end_orphans, prctl, slurp
 from collimate_rl.guest.tree import Escape, Rules, Tree
-from collimate_rl.guest.waits import waits
+from collimate_rl.guest.waits import waited
 
 JOB = "collimate-job.json"
 AGAIN = 75  # exit code: nothing ran here, send the same exec again
@@ -154,8 +154,8 @@ class Child:
 
     def __init__(self, command: Any, root: str, env: Dict[str, str]) -> None:
         argv = ["/bin/sh", "-c", command] if isinstance(command, str) else command
-        self.tail, self.seen, self.how, self.code, self.wait = b"", 0, "e", 0, [-1, -1]
-        self.begun = time.monotonic()
+        self.tail, self.seen, self.how, self.code, self.waits = b"", 0, "e", 0, -1
+        self.begun, self.spent = time.monotonic(), reaped_ms()
         self.out, theirs = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
@@ -187,7 +187,7 @@ class Child:
                 self.how = "l"
                 return
             if time.monotonic() >= until:
-                self.how, self.wait = "t", waits()
+                self.how, self.waits = "t", waited(self.pid)
                 return
 
     def take(self) -> bool:
@@ -209,10 +209,17 @@ class Child:
             except OSError:
                 pass  # gone already
         end_orphans()
+        self.spent = reaped_ms() - self.spent
         for _ in range(256):
             if not self.take() or not select.select([self.out], [], [], 0)[0]:
                 break
         os.close(self.out)
+
+
+def reaped_ms() -> int:
+    """Milliseconds on a processor of all that has been waited for."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return int((usage.ru_utime + usage.ru_stime) * 1000)
 
 
 def become(argv: List[str], root: str, env: Dict[str, str], out: int) -> None:
@@ -294,7 +301,9 @@ def perform_command(job: Dict[str, Any], until: float) -> Tuple[Dict[str, Any], 
     child.end()
     state, data = results_of(results, job["results_bytes"]) if job["results"] else ("none", b"")
     header = {"stage": "ran", "how": child.how, "code": child.code, "ms": child.ms, "dropped": dropped[:100]}
-    header.update({"tail": child.tail.hex(), "seen": child.seen, "results": state, "wait": child.wait})
+    header.update(
+        {"tail": child.tail.hex(), "seen": child.seen, "results": state, "late": [child.spent, child.waits / 1e6]}
+    )
     return header, data
 
 

@@ -11,6 +11,7 @@ import time
 from typing import Any, List, Optional, Tuple
 
 from collimate_rl.guest.plain import dumps
+from collimate_rl.guest.waits import waited
 
 LARGE_KIB = 96 << 10  # a process killed by others above that is taken for one that ran out of memory
 TAIL = 4096
@@ -26,6 +27,10 @@ class Holder:
         self.pid = 0
         self.lost = False  # the nursery is gone: no further candidate can be had
         self.tail, self.seen = b"", 0
+        self.late: List[
+            Any
+        ] = []  # per candidate that ran out of time: milliseconds on a processor, waiting for one, alive
+        self.waits: Optional[int] = None
         self.pending = self.printed = b""
         self.ended: Optional[bytes] = None
         self.fds: List[int] = []
@@ -41,6 +46,7 @@ class Holder:
             os.set_blocking(fd, False)
         self.frames.setblocking(False)
         self.pending, self.printed, self.ended = b"", b"", None
+        self.born = time.monotonic()
         try:
             carried = array.array("i", [theirs.fileno(), given, out, err])
             self.link.sendmsg([b"c"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, carried)])
@@ -81,6 +87,10 @@ class Holder:
             except OSError:
                 self.lost = True
             self.link.settimeout(None)
+        if self.waits is not None and self.ended:
+            age = int((time.monotonic() - self.born) * 1000)
+            self.late.append([int(self.ended.split()[2]), self.waits / 1e6, age])
+        self.waits = None
         if self.fds:
             self.frames.close()
             for fd in self.fds:
@@ -119,6 +129,7 @@ class Holder:
                 return "end"
             left = until - time.monotonic()
             if left <= 0:
+                self.waits = waited(self.pid)
                 return "t"
             for fd, what in poll.poll(left * 1000 + 1):
                 if fd == link:
@@ -168,7 +179,7 @@ class Holder:
 
     def death(self) -> Tuple[str, str]:
         """How a candidate ended: "d" and its exit code, or minus the signal that killed it."""
-        status, peak = [int(n) for n in (self.ended or b"0 0").split()]
+        status, peak, _ = [int(n) for n in (self.ended or b"0 0 0").split()]
         if not os.WIFSIGNALED(status):
             return "d", "%d" % os.WEXITSTATUS(status)
         if os.WTERMSIG(status) == signal.SIGKILL and peak > LARGE_KIB:

@@ -47,7 +47,7 @@ def nursery(link: socket.socket, candidate: Callable[[socket.socket], Any], draw
 
     Every candidate begins with `draws`, the state of `random` (None where that isn't loaded).
     Answers two lines: the pid (-1: none could be forked), then, when it is dead and all that it left running with it,
-    its wait status and peak memory in KiB.
+    its wait status, peak memory in KiB and milliseconds on a processor.
     """
     prctl(DEATH_SIGNAL, KILL, 0, 0, 0)
     prctl(SUBREAPER, 1, 0, 0, 0)
@@ -81,7 +81,8 @@ def nursery(link: socket.socket, candidate: Callable[[socket.socket], Any], draw
         if pid > 0:
             _, status, usage = os.wait4(pid, 0)
             end_orphans()
-            link.sendall(b"%d %d\n" % (status, usage.ru_maxrss))
+            spent = (usage.ru_utime + usage.ru_stime) * 1000
+            link.sendall(b"%d %d %d\n" % (status, usage.ru_maxrss, spent))
 
 
 def end_orphans() -> None:

@@ -1,24 +1,26 @@
-"""How long processes of this sandbox ran, and how long they waited for a processor that others had."""
+"""How long processes of this sandbox waited for a processor that others had."""
 
 from __future__ import annotations
 
 import os
-from typing import List
+
+from collimate_rl.guest.nursery import slurp
 
 
-def waits(path: str = "/proc") -> List[int]:
-    """Nanoseconds on a processor and in the queue for one, of all tasks below `path` but process 1; [-1, -1] where the
-    kernel doesn't tell. What has ended by now is not in it."""
-    found = [-1, -1]
-    try:
-        for pid in [pid for pid in os.listdir(path) if pid.isdigit() and pid != "1"]:
-            try:
-                for task in os.listdir("%s/%s/task" % (path, pid)):
-                    with open("%s/%s/task/%s/schedstat" % (path, pid, task)) as file:
-                        run, wait = file.read().split()[:2]
-                    found = [max(found[0], 0) + int(run), max(found[1], 0) + int(wait)]
-            except (OSError, ValueError):
-                pass  # gone, or a kernel that doesn't count
-    except OSError:
-        pass  # no /proc
+def queued(pid: int) -> int:
+    """Nanoseconds that a process, and what it started, waited for a processor; OSError where nobody tells."""
+    found = 0
+    for task in os.listdir("/proc/%d/task" % pid):
+        place = "/proc/%d/task/%s/" % (pid, task)
+        found += int(slurp(place + "schedstat").split()[1])
+        for child in slurp(place + "children").split():
+            found += max(0, waited(int(child)))
     return found
+
+
+def waited(pid: int) -> int:
+    """`queued`; -1 where that is not known."""
+    try:
+        return queued(pid)
+    except (OSError, ValueError, IndexError):
+        return -1

@@ -31,6 +31,7 @@ FLAGS: Final[Mapping[str, str]] = MappingProxyType(
         "dropped_files": "files of its work were left out, for they are tests or say how tests are run",
         "timeout_retried": "it ran out of time while it waited for a processor, and was run once more on a quiet slot",
         "timeout_starved": "it ran out of time while it waited for a processor, and was not run again",
+        "timeout_unclear": "it ran out of time, and the kernel does not tell whether it waited for a processor",
         "cached": "the verdict was not made for this candidate: the same one had been graded in this run",
     }
 )
