@@ -9,6 +9,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Literal
 
@@ -60,7 +61,8 @@ class NodeExecutor:
     pause_s)` of each new try, `on_wait(seconds)` of each wait for a slot; `on_start(index)` of
     each candidate's exec before it is sent, and stops it by raising; `on_draining(error)` of a daemon that is going
     away, from which everything has to be taken elsewhere. `drains()` knows of a drain that no exec was told of: once
-    nothing runs on it any more such a daemon closes its socket, and is only unreachable.
+    nothing runs on it any more such a daemon closes its socket, and is only unreachable. `quiet_others` is how many
+    slots may be taken beside a quiet exec; None where this node's slots say nothing about the load.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class NodeExecutor:
         on_start: Callable[[int], None] | None = None,
         on_draining: Callable[[CollimateError], None] | None = None,
         drains: Callable[[], bool] = lambda: False,
+        quiet_others: int | None = None,
         clock: Callable[[], float] = time.monotonic,
         uniform: Callable[[float, float], float] = random.uniform,
     ) -> None:
@@ -91,27 +94,39 @@ class NodeExecutor:
         self._on_start = on_start
         self._on_draining = on_draining
         self._drains = drains
+        self._quiet_others = quiet_others
         self._clock = clock
         self._uniform = uniform
         self._guard = threading.Lock()
         self._waited_s: dict[int, float] = {}
+        self._began: dict[int, float] = {}
 
     def queue_ms(self, index: int) -> float:
         """How long candidate `index` waited for sandbox slots in all, in milliseconds."""
         with self._guard:
             return self._waited_s.get(index, 0.0) * 1000.0
 
+    def began(self, index: int) -> float | None:
+        """When candidate `index`'s first exec that was answered began, by `clock`."""
+        with self._guard:
+            return self._began.get(index)
+
     def run(self, request: ExecRequest, *, role: Literal["runner", "judge"], index: int | None) -> ExecResult:
         """One exec in a slot of its own. Raises the last `CollimateError` when the tries are used up."""
         attempt = waited_out = 0
         while True:
             try:
-                with self._slots.slot(until=self._until, stop=self._stop) as waited:
+                with self._slot_for(request) as waited:
                     self._on_wait(waited)
                     self._note_wait(index, waited)
                     if self._on_start is not None and role == "runner" and index is not None:
                         self._on_start(index)
-                    return self._inner.run(request, role=role, index=index)
+                    began = self._clock()
+                    answer = self._inner.run(request, role=role, index=index)
+                    if role == "runner" and index is not None:
+                        with self._guard:
+                            self._began.setdefault(index, began)
+                    return answer
             except SlotTimeout as timeout:
                 code = "stopped" if self._stop.is_set() else "expired"
                 raise CollimateError(str(timeout), None, code) from timeout
@@ -134,6 +149,11 @@ class NodeExecutor:
                 self._on_retry(index, error, pause)
                 if self._stop.wait(pause):
                     raise
+
+    def _slot_for(self, request: ExecRequest) -> AbstractContextManager[float]:
+        if request.quiet and self._quiet_others is not None:
+            return self._slots.quiet_slot(until=self._until, others=self._quiet_others, stop=self._stop)
+        return self._slots.slot(until=self._until, stop=self._stop)
 
     def _is_drained(self, error: CollimateError) -> bool:
         if isinstance(error, CollimateDrainingError):
