@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import threading
 from collections.abc import Callable, Collection
 from dataclasses import replace
@@ -115,6 +116,7 @@ class GroupWork:
                 on_found=lambda reply: bench.tally.add(metrics.SESSIONS_FOUND, reply),
             )
             self._in_sessions = SessionExecutor(self.sessions, inner, stop=keeper.stop)
+        runs_here = bench.daemon is None or bench.daemon.one_shot
         self._execute = NodeExecutor(
             self._witnessed(bench, self._in_sessions or inner),
             bench.slots,
@@ -127,6 +129,7 @@ class GroupWork:
             on_start=self._starts if grant.cautious else None,
             on_draining=self._drains,
             drains=bench.drains,
+            quiet_others=max(1, len(os.sched_getaffinity(0)) - 1) if runs_here else None,
         )
 
     def _witnessed(self, bench: Bench, inner: Executor) -> Executor:
