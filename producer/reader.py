@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from redis import Redis
@@ -89,6 +91,7 @@ def fetch(queue: BatchQueue, waiting: Waiting, handle: BatchHandle) -> None:
             BatchGone(f"batch {handle.id!r} of run {handle.batch.run!r} was answered, but its result is gone"),
         )
     else:
+        result = replace(result, received_at=time.time())
         refusal = waiting.refusal(result)
         waiting.finish(handle, None if refusal is not None else result, refusal)
 

@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any, cast
@@ -78,6 +79,7 @@ class GroupWork:
         *,
         on_draining: Callable[[CollimateError], None] = lambda _error: None,
     ) -> None:
+        self._claimed = time.monotonic()
         self._queue = bench.queue
         self._tally = bench.tally
         # More threads than the node has slots would only wait for one.
@@ -219,6 +221,8 @@ class GroupWork:
                 self._execute.queue_ms(index),
                 recovered=self._in_sessions.recovered(index) if self._in_sessions is not None else None,
                 session_id=self.sessions.session_id(index) if self.sessions is not None else None,
+                started_ms=self._since_claim(self._execute.began(index)),
+                judged_ms=self._since_claim(time.monotonic()),
             )
         except ValueError as error:  # our own fault, not the spec's
             raise RuntimeError(f"there is no verdict in the grade of candidate {index}: {error}") from error
@@ -228,6 +232,9 @@ class GroupWork:
             self._cache.keep(verdict)
             for shared in self._cache.shared(verdict, self._twins.get(index, ())):
                 self._write(shared.index, shared)
+
+    def _since_claim(self, at: float | None) -> float | None:
+        return None if at is None else round((at - self._claimed) * 1000, 1)
 
     def _write(self, index: int, verdict: Verdict) -> None:
         """Write a verdict to the queue. Raises `Fenced`, after the stop is set."""

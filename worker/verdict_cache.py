@@ -107,6 +107,8 @@ class Addressee:
             fork_time_ms=0.0,
             exec_time_ms=0.0,
             judge_time_ms=0.0,
+            started_ms=None,
+            judged_ms=None,
             flags=tuple(sorted({*verdict.flags, "cached"})),
         )
 

@@ -34,10 +34,13 @@ class Desk:
         *,
         recovered: str | None = None,
         session_id: str | None = None,
+        started_ms: float | None = None,
+        judged_ms: float | None = None,
     ) -> Verdict:
         """The verdict for a graded candidate. `ValueError` when `result` carries no reward.
 
-        `recovered` and `session_id` are of the session that it ran in, where it ran in one.
+        `recovered` and `session_id` are of the session that it ran in, where it ran in one;
+        `started_ms` and `judged_ms` are counted from the claim.
         """
         tail, cut = clip_tail(result.output_tail)
         return Verdict(
@@ -60,6 +63,8 @@ class Desk:
             exec_time_ms=result.exec_time_ms,
             judge_time_ms=result.judge_time_ms,
             queue_ms=self.queue_ms + slot_wait_ms,
+            started_ms=started_ms,
+            judged_ms=judged_ms,
             recovered=recovered or self.recovered,
             grader_version=result.grader_version,
             flags=result.flags[:MAX_FLAGS],

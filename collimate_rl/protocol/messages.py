@@ -190,6 +190,10 @@ class Verdict:
     exec_time_ms: float = 0.0
     judge_time_ms: float = 0.0
     queue_ms: float = 0.0
+    started_ms: float | None = None
+    """From its attempt's claim to the exec that ran it, by the worker's clock; None where that is not known."""
+    judged_ms: float | None = None
+    """From its attempt's claim to this verdict, by the worker's clock; None where that is not known."""
     recovered: str = "none"
     grader_version: str = ""
     flags: tuple[str, ...] = ()
@@ -222,6 +226,9 @@ class Verdict:
         check_int("attempt", self.attempt, 0, 2**53)
         for what in ("fork_time_ms", "exec_time_ms", "judge_time_ms", "queue_ms"):
             object.__setattr__(self, what, _number(what, getattr(self, what)))
+        for what in ("started_ms", "judged_ms"):
+            if getattr(self, what) is not None:
+                object.__setattr__(self, what, _number(what, getattr(self, what)))
         _member("recovered", self.recovered, codes.RECOVERED)
         object.__setattr__(self, "flags", tuple(self.flags))
         if len(self.flags) > bounds.MAX_FLAGS:

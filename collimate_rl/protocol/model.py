@@ -7,7 +7,7 @@ hashes, and what lives outside the server (popped bells, workers, sandboxes).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from collimate_rl.protocol.states import BatchStatus
@@ -87,6 +87,8 @@ class Batch:
     released_out: Pairs[int, bytes] = ()
     answered: str = ""
     finished_at: int = 0
+    story: str = field(default="", compare=False)
+    """For people: no rule reads it, so states that differ in it alone are the same."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ from collimate_rl.errors import RunMisconfigured, Ungraded
 from collimate_rl.protocol.bounds import check_int, check_name
 from collimate_rl.protocol.codes import ResultStatus
 from collimate_rl.protocol.messages import Verdict
+from collimate_rl.protocol.story import Turn
 
 OnInfra = Literal["raise", "drop", "none"]
 
@@ -32,6 +33,12 @@ class BatchResult:
     """How often it was claimed."""
     worker: str
     """The last owner's name; empty when there was none."""
+    queued_at: float | None = None
+    """The server's clock: when it was submitted there."""
+    story: tuple[Turn, ...] = ()
+    """Who held it when, up to the answer, by the server's clock; the last 24 turns."""
+    received_at: float | None = None
+    """The clock of the producer that has it: when it came there. Not a part of the message."""
 
     def __post_init__(self) -> None:
         for what in ("run", "id"):
@@ -40,6 +47,7 @@ class BatchResult:
         check_int("attempts", self.attempts, 0, 2**53)
         object.__setattr__(self, "status", ResultStatus(self.status))
         object.__setattr__(self, "results", tuple(self.results))
+        object.__setattr__(self, "story", tuple(self.story))
         if not self.results or [v.index for v in self.results] != list(range(len(self.results))):
             raise ValueError("results are not one verdict per candidate, in order")
 

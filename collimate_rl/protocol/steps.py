@@ -8,6 +8,7 @@ from typing import Any
 
 from collimate_rl.protocol.model import Answer, Batch, Bell, Flag, Pairs, Store, drop, look, pairs, put
 from collimate_rl.protocol.states import BatchStatus
+from collimate_rl.protocol.story import MAX_STORY
 from collimate_rl.protocol.timing import Timing
 
 STATUS_OF = {"expired": "expired", "cancelled": "cancelled", "quarantined": "quarantined"}
@@ -107,8 +108,17 @@ def ring_after(store: Store, ms: int, *, back: bool) -> Store:
     return check_at(change(store, ring_at=at, ring_back=back), at)
 
 
-def disown(store: Store) -> Store:
-    """Nobody's again. Marked starts were the last owner's."""
+def tell(store: Store, word: str) -> Store:
+    """The batch's story with one turn more."""
+    batch = store.known
+    turns = [*batch.story.splitlines(), f"{store.now} {word} {batch.fence} {batch.node} {batch.worker}"]
+    return change(store, story="".join(f"{turn}\n" for turn in turns[-MAX_STORY:]))
+
+
+def disown(store: Store, word: str) -> Store:
+    """Nobody's again; `word` says how its owner's turn ended. Marked starts were the last owner's."""
+    if store.known.status is BatchStatus.RUNNING:
+        store = tell(store, word)
     batch = store.known
     place = (batch.node, batch.worker)
     owned = drop(store.owned, place) if batch.node and look(store.owned, place) == batch.k else store.owned
@@ -189,7 +199,7 @@ def answer(
     )
     streams = {**dict(store.streams), **{who: (*(look(store.streams, who) or ()), status) for who in store.askers}}
     store = replace(
-        disown(store),
+        disown(store, "answered"),
         done=done,
         pending=drop(store.pending, batch.k),
         inflight=drop(store.inflight, batch.k),

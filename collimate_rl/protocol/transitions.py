@@ -30,6 +30,7 @@ from collimate_rl.protocol.steps import (
     ring,
     ring_after,
     settled,
+    tell,
 )
 from collimate_rl.protocol.timing import Timing
 from collimate_rl.protocol.upkeep import beat, bump, bury, lease, mend, purge, seat, tally
@@ -142,7 +143,7 @@ def claim(store: Store, timing: Timing, *, owner: str, worker: str, node: str) -
         store, nothing_left = loss(store, timing)
         if nothing_left:
             return answer(store, timing), ("DONE",)
-    store = disown(store)
+    store = disown(store, "lost")
     store = change(
         store,
         status=BatchStatus.RUNNING,
@@ -159,6 +160,7 @@ def claim(store: Store, timing: Timing, *, owner: str, worker: str, node: str) -
         released_by=None,
         released_out=(),
     )
+    store = tell(store, "claimed")
     store = replace(store, owned=put(store.owned, (node, worker), store.known.k))
     store = check_at(store, store.known.lease_until)
     return store, _grant(store)
@@ -302,14 +304,14 @@ def release(
         store = change(store, errors=errors)
         if errors >= timing.max_errors:
             return answer(store, timing, fill="internal", detail=detail), ("ANSWERED", out)
-        store = ring_after(disown(store), errors * timing.backoff_ms, back=False)
+        store = ring_after(disown(store, mode), errors * timing.backoff_ms, back=False)
     elif mode == "pass":
         store = change(store, passes=batch.passes + 1)
-        store = ring_after(disown(store), store.known.passes * timing.backoff_ms, back=True)
+        store = ring_after(disown(store, mode), store.known.passes * timing.backoff_ms, back=True)
     elif mode == "later":
-        store = ring_after(disown(store), timing.later_ms, back=True)
+        store = ring_after(disown(store, mode), timing.later_ms, back=True)
     else:
-        store = ring(disown(store), timing, back=False)
+        store = ring(disown(store, mode), timing, back=False)
         if home and has_sessions(store):
             store = keep_home(store, timing)
     return store, ("RELEASED", out)

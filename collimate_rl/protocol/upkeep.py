@@ -40,7 +40,7 @@ def bury(store: Store, timing: Timing, *, node: str, worker: str, counts: bool, 
     store, nothing_left = loss(store, timing, counts=counts)
     if nothing_left:
         return answer(store, timing), ("ANSWERED", k)
-    store = ring(disown(store), timing, back=False)
+    store = ring(disown(store, "buried"), timing, back=False)
     return keep_home(store, timing) if home and has_sessions(store) else store, ("RELEASED", k)
 
 
@@ -60,7 +60,7 @@ def mend(store: Store, timing: Timing, *, k: str, queue: str, listed: bool) -> S
         store, nothing_left = loss(store, timing)
         if nothing_left:
             return answer(store, timing), ("ANSWERED",)
-        return ring(disown(store), timing, back=False), ("RELEASED",)
+        return ring(disown(store, "lost"), timing, back=False), ("RELEASED",)
     if listed:
         return check_at(change(store, unlisted=0, unlisted_at=0), now + timing.recheck_ms), ("LISTED",)
     if batch.ring_at:

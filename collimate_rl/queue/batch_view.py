@@ -14,6 +14,8 @@ from typing import Any
 from collimate_rl.errors import BadMessage, UnknownVersion
 from collimate_rl.protocol import BatchStatus, GradeBatch, Verdict, batch_key, keys
 from collimate_rl.protocol.results import BatchResult
+from collimate_rl.protocol.story import parse_story
+from collimate_rl.protocol.timeline import Timeline, make_timeline
 from collimate_rl.queue import codec
 from collimate_rl.queue._raw import raw as _bytes
 from collimate_rl.queue._raw import text
@@ -83,6 +85,7 @@ class BatchView:
     """The owner's, or the last owner's."""
     now: float
     """When this was read."""
+    timeline: Timeline
     notes: tuple[str, ...] = field(default=())
     """What could not be read, for people."""
 
@@ -131,9 +134,23 @@ def read_batch(queue: BatchQueue, k: str) -> BatchView | None:
     judged = dict(_verdicts(verdicts or {}, notes))
     if result is not None:
         judged = {verdict.index: verdict for verdict in result.results}
+    received = _received(queue, state, finished_ms=int(text(state.get("finished_at", b"0"))))
     marks = {int(index): int(when) / 1000 for index, when in (flight or {}).items()}
     seconds, micros = time or (0, 0)
-    return _view(k, state, batch, result, judged, marks, int(seconds) + int(micros) / 1e6, tuple(notes))
+    return _view(k, state, batch, result, judged, marks, int(seconds) + int(micros) / 1e6, tuple(notes), received)
+
+
+def _received(queue: BatchQueue, state: Mapping[str, Any], *, finished_ms: int) -> bool | None:
+    """Whether its producer has read past the batch's answer; None where that cannot be told, or this user may not."""
+    if not finished_ms or "producer" not in state or "run" not in state:
+        return None
+    with translate_errors("look whether the answer was taken"), queue.client.pipeline(transaction=False) as pipe:
+        pipe.get(keys.cursor(text(state["run"]), text(state["producer"])))
+        [told] = pipe.execute(raise_on_error=False)
+    if told is None or isinstance(told, Exception):
+        return None
+    ms = text(told).partition("-")[0]
+    return int(ms) >= finished_ms if ms.isdecimal() else None
 
 
 def _unpacked(blob: Any, unpack: Any, what: str, notes: list[str]) -> Any:
@@ -163,6 +180,7 @@ def _view(
     marks: Mapping[int, float],
     now: float,
     notes: tuple[str, ...],
+    received: bool | None,
 ) -> BatchView:
     def words(name: str) -> str:
         return text(state.get(name, b""))
@@ -181,6 +199,10 @@ def _view(
     if status == BatchStatus.DONE.value:
         status = words("answered") or status
     given = result or batch
+    submitted_at = given.submitted_at if given is not None and given.submitted_at else None
+    queued_at = instant("created_at") or (None if result is None else result.queued_at)
+    claimed_at = instant("claimed_at") or (None if result is None else result.claimed_at)
+    finished_at = instant("finished_at") or (None if result is None else result.finished_at)
     return BatchView(
         k=k,
         run=words("run") or (given.run if given is not None else ""),
@@ -212,10 +234,10 @@ def _view(
         egress=None if batch is None else batch.egress,
         tags={} if batch is None else batch.tags,
         producer=words("producer") or ("" if batch is None else batch.producer),
-        submitted_at=given.submitted_at if given is not None and given.submitted_at else None,
-        queued_at=instant("created_at"),
-        claimed_at=instant("claimed_at") or (None if result is None else result.claimed_at),
-        finished_at=instant("finished_at") or (None if result is None else result.finished_at),
+        submitted_at=submitted_at,
+        queued_at=queued_at,
+        claimed_at=claimed_at,
+        finished_at=finished_at,
         deadline_at=instant("deadline_at"),
         attempts=number("fence") if result is None else result.attempts,
         losses=number("losses"),
@@ -225,5 +247,16 @@ def _view(
         node=words("node"),
         worker=words("worker") or ("" if result is None else result.worker),
         now=now,
+        timeline=make_timeline(
+            submitted_at=submitted_at,
+            queued_at=queued_at,
+            claimed_at=claimed_at,
+            finished_at=finished_at,
+            received_at=None,
+            received=received if finished_at is not None else None,
+            status=status,
+            story=parse_story(words("story")) or (() if result is None else result.story),
+            verdicts=judged,
+        ),
         notes=notes,
     )

@@ -21,6 +21,7 @@ from collimate_rl.protocol.bounds import (
 )
 from collimate_rl.protocol.messages import CaseReport, GradeBatch, Verdict
 from collimate_rl.protocol.results import BatchResult
+from collimate_rl.protocol.story import parse_story, write_story
 
 T = TypeVar("T")
 
@@ -128,6 +129,8 @@ def pack_result(result: BatchResult) -> bytes:
             "status": result.status.value,
             "results": [_verdict_map(v) for v in result.results],
             "submitted_at": result.submitted_at,
+            "queued_at": result.queued_at,
+            "story": write_story(result.story),
             "claimed_at": result.claimed_at,
             "finished_at": result.finished_at,
             "attempts": result.attempts,
@@ -141,7 +144,16 @@ def unpack_result(blob: bytes) -> BatchResult:
     fields = _message("result", blob, MAX_CANDIDATES * MAX_VERDICT_BYTES)
     verdicts = [_verdict(_checked("verdict", v)) for v in _list("results", fields.get("results"))]
     names = ("run", "id", "epoch", "status", "submitted_at", "claimed_at", "finished_at", "attempts", "worker")
-    return _built("result", lambda: BatchResult(results=tuple(verdicts), **{name: fields[name] for name in names}))
+    told, queued_at = fields.get("story"), fields.get("queued_at")
+    return _built(
+        "result",
+        lambda: BatchResult(
+            results=tuple(verdicts),
+            story=parse_story(told) if isinstance(told, str) else (),
+            queued_at=queued_at if isinstance(queued_at, float) else None,
+            **{name: fields[name] for name in names},
+        ),
+    )
 
 
 def _verdict_map(verdict: Verdict) -> dict[str, Any]:
@@ -168,6 +180,8 @@ def _verdict_map(verdict: Verdict) -> dict[str, Any]:
         "exec_time_ms": verdict.exec_time_ms,
         "judge_time_ms": verdict.judge_time_ms,
         "queue_ms": verdict.queue_ms,
+        "started_ms": verdict.started_ms,
+        "judged_ms": verdict.judged_ms,
         "recovered": verdict.recovered,
         "grader_version": verdict.grader_version,
         "flags": list(verdict.flags),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Callable
 
@@ -9,9 +10,13 @@ import pytest
 
 from collimate_rl.client import CollimateClient
 from collimate_rl.protocol import keys
+from collimate_rl.queue.batch_list import list_batches
+from collimate_rl.queue.numbers import read_numbers
+from collimate_rl.queue.replies import Submitted
 from tests.fixtures.crashes import Faults, Requests, StartFaulty, check_nothing_stayed
+from tests.fixtures.queue_batches import make_batch, put
 from tests.fixtures.recovery import execs, sessions_of
-from tests.fixtures.worker_batches import RIGHT, WRONG, Audit, slow
+from tests.fixtures.worker_batches import RIGHT, SPEC, WRONG, Audit, slow
 from tests.fixtures.worker_nodes import HASTY, Node, until
 from worker.process import start_time
 
@@ -139,6 +144,53 @@ def test_a_janitor_that_leaves_off_in_the_middle_of_its_round_is_followed_by_ano
     assert led.stop() == other.stop() == 0
     check_nothing_stayed(audit)
     assert requests_to.execs == 3
+
+
+@pytest.mark.parametrize("plan", ["tallying=kill", "tallied=kill", "tallying=stop"])
+def test_an_answer_is_counted_once_whoever_leaves_off_while_counting(
+    plan: str, faulty: StartFaulty, faults: Faults, audit: Audit, daemon: CollimateClient
+) -> None:
+    """The counting janitor dies, or sleeps until another leads; and the same batches are submitted again meanwhile."""
+    point, _, action = plan.partition("=")
+    first = faulty(plan)
+    ks = [audit.submit([RIGHT, WRONG, WRONG], id=f"b{number}") for number in range(2)]
+    if action == "kill":
+        faults.killed(point)
+        died(first)
+        first.start()
+    else:
+        faults.stopped(point)
+        other = faulty("", "n2")
+    audit.results()
+    for number in range(2):
+        again = make_batch(
+            candidates=(RIGHT, WRONG, WRONG),
+            seeds=(None,) * 3,
+            spec=json.dumps(SPEC),
+            id=f"b{number}",
+            timeout_seconds=20,
+        )
+        assert put(audit.queue, again, Submitted.DONE) == ks[number]
+    audit.submit([RIGHT], id="b2")
+    audit.results()
+    until(lambda: read_numbers(audit.queue).total.batches == 3, "an answer was not counted")
+    if action == "stop":
+        faults.wake(point)
+        first.wait_for("janitor_leads")
+        assert other.stop() == 0
+    audit.submit([WRONG], id="b3")
+    until(lambda: read_numbers(audit.queue).total.batches == 4, "an answer was not counted, or one twice")
+    numbers = read_numbers(audit.queue)
+    [run] = numbers.runs
+    for counts in (numbers.total, run.counts):
+        assert (counts.batches, counts.candidates, counts.graded, counts.infra, counts.zeros) == (4, 8, 8, 0, 5)
+        assert counts.mean_reward == 3 / 8
+        assert (counts.statuses, counts.outcomes) == ({"graded": 4}, {"passed": 3, "wrong_answer": 5})
+    assert (run.submitted, run.unanswered, numbers.uncounted) == (4, 0, 0)
+    assert sum(point.graded for point in run.rewards) == 8
+    assert sorted(line.id for line in list_batches(audit.queue)) == ["b0", "b1", "b2", "b3"]
+    assert first.stop() == 0
+    check_nothing_stayed(audit)
 
 
 def test_a_session_janitor_that_slept_before_it_deleted_takes_nothing_of_a_new_owners(

@@ -110,7 +110,9 @@ def test_the_script_does_what_the_function_does(bench: Bench, script: str) -> No
             told = "\n".join((f"seed {seed!r}", *story, f"on {before}"))
             assert bench.reply(call, reply) == reply, told
             dump = Dump(bench.client)
-            assert read(dump, store) == store, told
+            held = read(dump, store)
+            assert held == store, told
+            assert held.batch is None or held.batch.story == store.known.story, told
             check_lifetimes(dump, store, TIMING)
             if turn == 0:
                 seen[reply[0]] += 1

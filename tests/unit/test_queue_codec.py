@@ -6,12 +6,13 @@ from typing import Any
 
 import msgpack
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from collimate_rl.errors import BadMessage, UnknownVersion
 from collimate_rl.protocol import BatchResult, CaseReport, ResultStatus, Verdict, infra_verdict
 from collimate_rl.protocol.codes import OUTCOMES
+from collimate_rl.protocol.story import TURNS, Turn
 from collimate_rl.queue import codec
 from tests.fixtures.queue_batches import make_batch, passed
 
@@ -54,6 +55,8 @@ def verdicts(draw: st.DrawFn, index: int = 0) -> Verdict:
         output_tail=draw(st.binary(max_size=100)),
         session_id=draw(st.none() | names),
         exec_time_ms=draw(numbers),
+        started_ms=draw(st.none() | numbers),
+        judged_ms=draw(st.none() | numbers),
         flags=tuple(draw(st.lists(names, max_size=3))),
         sdk=draw(st.just("") | names),
         python=draw(st.just("") | names),
@@ -72,7 +75,18 @@ def test_verdicts_come_back_and_pack_the_same_each_time(verdict: Verdict) -> Non
     assert codec.pack_verdict(codec.unpack_verdict(blob)) == blob
 
 
+turns = st.builds(
+    Turn,
+    at=st.integers(0, 2**42).map(lambda ms: ms / 1000),
+    what=st.sampled_from(sorted(TURNS)),
+    attempt=st.integers(0, 9),
+    node=names,
+    worker=names,
+)
+
+
 @given(st.data())
+@settings(suppress_health_check=[HealthCheck.too_slow])
 def test_results_come_back(data: st.DataObject) -> None:
     result = BatchResult(
         run="r",
@@ -85,6 +99,8 @@ def test_results_come_back(data: st.DataObject) -> None:
         finished_at=data.draw(numbers),
         attempts=data.draw(st.integers(0, 9)),
         worker=data.draw(names),
+        queued_at=data.draw(st.none() | numbers),
+        story=tuple(data.draw(st.lists(turns, max_size=2))),
     )
     assert codec.unpack_result(codec.pack_result(result)) == result
 

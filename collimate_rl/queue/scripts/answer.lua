@@ -100,13 +100,14 @@ local function answer(S, fill, detail, infra)
   local result = pack_map({
     'v', pack_int(1), 'run', pack_str(S.run), 'id', pack_str(S.id), 'epoch', pack_int(S.epoch),
     'status', pack_str(status), 'results', string.char(0xdd) .. pack_uint(4, n) .. table.concat(blobs),
-    'submitted_at', pack_float(submitted),
+    'submitted_at', pack_float(submitted), 'queued_at', pack_float(S.created_at / 1000),
+    'story', pack_str(S.story),
     'claimed_at', S.claimed_at > 0 and pack_float(S.claimed_at / 1000) or PACKED_NIL,
     'finished_at', pack_float(S.t / 1000), 'attempts', pack_int(S.fence), 'worker', pack_str(S.worker),
   })
   -- The first write may be refused for want of memory; the script then ends with nothing changed.
   redis.call('SET', p.done, result, 'PX', int(T.keep_ms))
-  disown(S)
+  disown(S, 'answered')
   S.fence = S.fence + 1
   redis.call('HSET', p.state, 'status', 'done', 'fence', int(S.fence), 'answered', status, 'finished_at', int(S.t))
   redis.call('ZREM', S.pending, k)

@@ -27,7 +27,7 @@ if loss(S, not A.counts) then
   answer(S)
   return { 'ANSWERED', k }
 end
-disown(S)
+disown(S, 'buried')
 ring(S, false)
 if A.home then keep_home(S) end
 return { 'RELEASED', k }

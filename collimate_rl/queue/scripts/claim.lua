@@ -44,13 +44,14 @@ if S.status == 'running' then
     return { 'DONE' }
   end
 end
-disown(S)
+disown(S, 'lost')
 S.fence = S.fence + 1
 S.owner, S.worker, S.node, S.lease_until = A.owner, A.worker, A.node, S.t + T.lease_ms
 if S.claimed_at == 0 then S.claimed_at = S.t end
 redis.call('HSET', S.p.state, 'status', 'running', 'owner', A.owner, 'worker', A.worker, 'node', A.node,
   'fence', int(S.fence), 'lease_until', int(S.lease_until), 'claimed_at', int(S.claimed_at),
-  'unlisted', '0', 'unlisted_at', '0', 'ring_at', '0', 'home_until', '0', 'released_by', '', 'released_out', '')
+  'unlisted', '0', 'unlisted_at', '0', 'ring_at', '0', 'home_until', '0', 'released_by', '', 'released_out', '',
+  'story', tell(S, 'claimed'))
 redis.call('HSET', 'col:owned:' .. A.node, A.worker, A.k)
 check_at(S, S.lease_until)
 for _, key in ipairs({ S.p.batch, S.p.state, S.p.verdicts, S.p.ledger, S.p.cases, S.p.askers }) do keep(S, key) end

@@ -40,7 +40,7 @@ if S.status == 'running' then
     answer(S)
     return { 'ANSWERED' }
   end
-  disown(S)
+  disown(S, 'lost')
   ring(S, false)
   return { 'RELEASED' }
 end

@@ -72,7 +72,7 @@ end
 
 local TEXT_FIELDS = {
   'status', 'run', 'id', 'producer', 'queue', 'hash', 'owner', 'worker', 'node', 'submitted_at', 'bell',
-  'released_by', 'released_out', 'home',
+  'released_by', 'released_out', 'home', 'story',
 }
 local INT_FIELDS = {
   'epoch', 'n', 'fence', 'lease_until', 'deadline_at', 'cancel', 'rings', 'unlisted', 'unlisted_at', 'losses',
@@ -247,12 +247,22 @@ local function ring_after(S, ms, back)
   check_at(S, at)
 end
 
--- disown(S): nobody's again. Marked starts were the last owner's.
-local function disown(S)
+-- tell(S, word): the batch's story with one turn more, for people: ms, word, fence, node, worker (protocol/story.py).
+local MAX_STORY = 24
+local function tell(S, word)
+  S.story = S.story .. int(S.t) .. ' ' .. word .. ' ' .. int(S.fence) .. ' ' .. S.node .. ' ' .. S.worker .. '\n'
+  local _, turns = string.gsub(S.story, '\n', '')
+  if turns > MAX_STORY then S.story = string.gsub(S.story, '^[^\n]*\n', '') end
+  return S.story
+end
+
+-- disown(S, word): nobody's again; `word` says how its owner's turn ended. Marked starts were the last owner's.
+local function disown(S, word)
   if S.node ~= '' and redis.call('HGET', 'col:owned:' .. S.node, S.worker) == S.k then
     redis.call('HDEL', 'col:owned:' .. S.node, S.worker)
   end
-  redis.call('HSET', S.p.state, 'status', 'open', 'owner', '', 'lease_until', '0')
+  if S.status == 'running' then tell(S, word) end
+  redis.call('HSET', S.p.state, 'status', 'open', 'owner', '', 'lease_until', '0', 'story', S.story)
   redis.call('DEL', S.p.flight)
   S.status, S.owner, S.lease_until = 'open', '', 0
 end

@@ -59,17 +59,17 @@ if A.mode == 'error' then
     reply[1] = 'ANSWERED'
     return reply
   end
-  disown(S)
+  disown(S, A.mode)
   ring_after(S, errors * T.backoff_ms, false)
 elseif A.mode == 'pass' then
   local passes = redis.call('HINCRBY', S.p.state, 'passes', 1)
-  disown(S)
+  disown(S, A.mode)
   ring_after(S, passes * T.backoff_ms, true)
 elseif A.mode == 'later' then
-  disown(S)
+  disown(S, A.mode)
   ring_after(S, T.later_ms, true)
 else
-  disown(S)
+  disown(S, A.mode)
   ring(S, false)
   if A.home then keep_home(S) end
 end
