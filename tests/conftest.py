@@ -11,6 +11,7 @@ pytest_plugins = (
     "tests.fixtures.skips",
     "tests.fixtures.openenv_venvs",
     "tests.fixtures.worker_nodes",
+    "tests.fixtures.dashboards",
     "tests.fixtures.own_daemon",
     "tests.fixtures.worker_batches",
     "tests.fixtures.recovery",

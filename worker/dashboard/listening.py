@@ -58,8 +58,8 @@ def names_this_machine(host_header: str) -> bool:
     here, is not to read what is shown."""
     host = host_header.strip().lower()
     if host.startswith("["):
-        name, _, rest = host[1:].partition("]")
-        return is_loopback(name) and (rest == "" or _is_port(rest))
+        name, closed, rest = host[1:].partition("]")
+        return bool(closed) and is_loopback(name) and (rest == "" or _is_port(rest))
     name, colon, port = host.partition(":")
     return (name == "localhost" or is_loopback(name)) and (not colon or _is_port(f":{port}"))
 
