@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from collimate_rl.errors import BatchConflict, CollimateError, QueueFull, RedisUnavailable, RunMisconfigured
-from collimate_rl.formats import extract_code, reward_spec_from_ground_truth
+from collimate_rl.formats import candidate_of, reward_spec_from_ground_truth
 from collimate_rl.protocol import check_name
 from collimate_rl.protocol.manifest import record_of
 from producer.handle import BatchHandle
@@ -78,8 +78,7 @@ def read_row(number: int, line: bytes, defaults: Defaults) -> Row:
     try:
         id = check_name("id", data.get("id", hashlib.sha256(line).hexdigest()[:16]))
         spec = reward_spec_from_ground_truth(data["ground_truth"], entry=entry)
-        called = getattr(spec, "entry", None) or entry
-        candidates = [extract_code(text, entry=called) for text in completions]
+        candidates = [candidate_of(spec, text, entry) for text in completions]
     except ValueError as exc:
         raise BadLine(str(exc)) from exc
     submit = {

@@ -63,6 +63,7 @@ def grade(
     verdict, whatever it is; 2 on bad input; 3 when the infrastructure failed, which says nothing about the candidate.
     """
     from collimate_rl import rewards
+    from collimate_rl.formats import candidate_of
 
     if sum((unix_socket is not None, base_url is not None, local)) > 1:
         raise click.UsageError("--socket, --url and --local name the daemon in three ways: give one")
@@ -88,7 +89,7 @@ def grade(
     except ValueError as error:
         raise click.UsageError(f"{file.name} is no text: {error}") from error
     if completion or not file.name.endswith(".py"):
-        text = rewards.extract_code(text, entry=getattr(spec, "entry", None) or entry)
+        text = candidate_of(spec, text, entry)
     with daemon_errors_told(), unwinding(), ExitStack() as cleanup:
         client = connected(cleanup, unix_socket, base_url, local)
         result = rewards.grade(client, template, text, spec, seed=seed, timeout_seconds=timeout_seconds)

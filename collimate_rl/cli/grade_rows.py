@@ -11,9 +11,10 @@ from typing import Any
 import click
 
 from collimate_rl.errors import CollimateError
+from collimate_rl.formats import candidate_of
 from collimate_rl.grading.result import GradeResult
 from collimate_rl.protocol.manifest import group_record
-from collimate_rl.rewards import extract_code, grade_batch, reward_spec_from_ground_truth
+from collimate_rl.rewards import grade_batch, reward_spec_from_ground_truth
 from collimate_rl.transport import SessionClient
 
 EXIT_BAD_INPUT = 2
@@ -93,11 +94,10 @@ def _row(line: str, entry: str, template: str, timeout_seconds: int) -> dict[str
         if not isinstance(row.get(name, ""), str):
             raise ValueError(f'"{name}" must be a text')
     spec = reward_spec_from_ground_truth(row["ground_truth"], entry=row.get("entry", entry))
-    wanted = getattr(spec, "entry", None) or row.get("entry", entry)
     return {
         "id": row.get("id"),
         "spec": spec,
-        "candidates": [extract_code(one, entry=wanted) for one in completions],
+        "candidates": [candidate_of(spec, one, row.get("entry", entry)) for one in completions],
         "template": row.get("template", template),
         "timeout_seconds": seconds,
     }

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from collimate_rl.formats.blobs import decode_blob, looks_like_blob
 from collimate_rl.formats.pairs import Pair, call_spec, shown, stdio_spec
+from collimate_rl.formats.repositories import is_repository_row, repository_spec
 from collimate_rl.specs import PropertyReward, RewardSpec, UnitTestReward
 from collimate_rl.specs.asserts import AssertReward
 
@@ -37,6 +38,7 @@ def reward_spec_from_ground_truth(gt: Any, entry: str = "solve") -> RewardSpec:
     | `{"prompt"?, "test", "entry_point"}` (HumanEval) | `AssertReward` |
     | `{"test_list", "test_setup_code"?, "challenge_test_list"?}` (MBPP), `{"assert_case"}` (verl) | `AssertReward` |
     | `{"language", "test_cases"}` (open-r1, SYNTHETIC-1) | `StdioReward`, or `UnitTestReward` |
+    | `{"FAIL_TO_PASS", "PASS_TO_PASS"?, "test_patch"?, "patch"?}` (SWE-bench), `{"command", …}` | `CommandReward` |
     | LiveCodeBench's `public_test_cases` and `private_test_cases`, the latter also as a blob | as its cases say |
 
     A reference solution in the row (`canonical_solution`, MBPP's `code`) becomes the spec's. Raises `ValueError`.
@@ -69,6 +71,8 @@ def _parsed(text: str) -> Any:
 
 def _from_object(row: Mapping[str, Any], entry: str) -> Any:
     """The spec of a row, or the value of the column that holds its ground truth."""
+    if is_repository_row(row):
+        return repository_spec(row)
     if "reference" in row and "generator" in row:
         return PropertyReward(row["reference"], row["generator"], row.get("k", 16), _entry_of(row, entry))
     if "test" in row and "entry_point" in row:

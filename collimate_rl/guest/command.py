@@ -53,6 +53,8 @@ class Failed(Exception):
 def make_base(job: Dict[str, Any]) -> Tree:
     """The tree as every candidate finds it."""
     root = job["root"]
+    if job["base"] is not None and not os.path.isdir(job["base"]):
+        raise Failed("base", "there is no directory %s in this template" % job["base"])
     try:
         if job["base"] is not None and os.path.realpath(job["base"]) != os.path.realpath(root):
             shutil.copytree(job["base"], root, symlinks=True)

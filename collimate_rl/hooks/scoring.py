@@ -20,10 +20,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from collimate_rl.errors import CollimateError
+from collimate_rl.formats import candidate_of
 from collimate_rl.grading.grader import MAX_CANDIDATES, Grader, GroupRequest, GroupScore
 from collimate_rl.hooks.policy import cannot_heal
 from collimate_rl.protocol.bounds import MAX_CANDIDATE_BYTES
-from collimate_rl.rewards import RewardSpec, extract_code, reward_spec_from_ground_truth
+from collimate_rl.rewards import RewardSpec, reward_spec_from_ground_truth
 
 log = logging.getLogger("collimate_rl.hooks")
 
@@ -198,7 +199,7 @@ def _prepare(settings: Scored, truth: Any, members: Sequence[Member], about: str
     candidates: dict[int, str] = {}
     settled: dict[int, GroupScore] = {}
     for index, member in enumerate(members):
-        candidate = _candidate_of(member.completion, entry_of(spec, settings.entry))
+        candidate = _candidate_of(spec, member.completion, settings.entry)
         if isinstance(candidate, GroupScore):
             settled[index] = candidate
         else:
@@ -214,14 +215,14 @@ def _prepare(settings: Scored, truth: Any, members: Sequence[Member], about: str
     return _Prepared(request=request or None, kept=tuple(candidates), settled=settled)
 
 
-def _candidate_of(completion: str, entry: str) -> str | GroupScore:
+def _candidate_of(spec: RewardSpec, completion: str, entry: str) -> str | GroupScore:
     """The code in a completion, or the score of one that is too long to be graded: that is its writer's doing, and
     the same whoever grades, so no infra error."""
     if len(completion) > MAX_COMPLETION_CHARS:
         return _too_long(
             f"the completion has {len(completion):,} characters; at most {MAX_COMPLETION_CHARS:,} are read"
         )
-    candidate = extract_code(completion, entry=entry)
+    candidate = candidate_of(spec, completion, entry)
     size = len(candidate.encode("utf-8", "surrogatepass"))
     if size > MAX_CANDIDATE_BYTES:
         return _too_long(f"the code has {size:,} bytes; at most {MAX_CANDIDATE_BYTES:,} are graded")
@@ -230,12 +231,6 @@ def _candidate_of(completion: str, entry: str) -> str | GroupScore:
 
 def _too_long(detail: str) -> GroupScore:
     return GroupScore(reward=0.0, outcome="output_limit", detail=detail)
-
-
-def entry_of(spec: RewardSpec, default: str) -> str:
-    """The function that the spec calls, which code extraction looks for."""
-    entry = getattr(spec, "entry", None)
-    return entry if isinstance(entry, str) and entry else default
 
 
 def pieces(positions: Sequence[int]) -> list[Sequence[int]]:

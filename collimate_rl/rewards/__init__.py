@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collimate_rl.formats import extract_code, reward_spec_from_ground_truth
+from collimate_rl.grading.command_session import work_from_session
 from collimate_rl.grading.result import CaseResult, GradeResult, SpecFault
 from collimate_rl.rewards._grade import grade, grade_batch
 from collimate_rl.specs import (
@@ -30,4 +31,5 @@ __all__ = [
     "grade_batch",
     "reward_spec_from_ground_truth",
     "spec_from_wire",
+    "work_from_session",
 ]
