@@ -14,6 +14,8 @@ from collimate_rl.cli.fleet_command import fleet, images
 from collimate_rl.cli.grade_command import grade
 from collimate_rl.cli.replay_command import replay
 from collimate_rl.cli.serve_command import serve
+from collimate_rl.cli.top_command import top
+from collimate_rl.cli.trace_command import trace
 
 EXIT_BAD_INPUT = 2
 EXIT_INFRA = 3
@@ -25,5 +27,5 @@ def app() -> None:
     """Grade candidate code in isolated sandboxes, for RL post-training."""
 
 
-for command in (demo, grade, serve, doctor, bake, status, fleet, burst, rl, images, replay):
+for command in (demo, grade, serve, doctor, bake, status, fleet, burst, rl, images, replay, top, trace):
     app.add_command(command)

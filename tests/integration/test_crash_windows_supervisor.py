@@ -146,7 +146,7 @@ def test_a_janitor_that_leaves_off_in_the_middle_of_its_round_is_followed_by_ano
     assert requests_to.execs == 3
 
 
-@pytest.mark.parametrize("plan", ["tallying=kill", "tallied=kill", "tallying=stop"])
+@pytest.mark.parametrize("plan", ["tallied=kill", "tallying=stop"])
 def test_an_answer_is_counted_once_whoever_leaves_off_while_counting(
     plan: str, faulty: StartFaulty, faults: Faults, audit: Audit, daemon: CollimateClient
 ) -> None:
