@@ -161,7 +161,8 @@ def _run(
     exec_id = run.exec_id(index) if index is not None else None
     key, words = _secrets(spec, row, exec_id)
     sealed = seal(_sealed(spec, words), key)
-    begin = f"collimate_begin({program!a}, {sealed!r}, {spec.module!r})"
+    mocks = "mock" in spec.test
+    begin = f"collimate_begin({program!a}, {sealed!r}, {spec.module!r}, {mocks})"
     ops = [{"f": ["n", "collimate_test"], "a": encode((key, name), LINES)} for name in row.tests]
     job = runner_job(
         guest.program("beside") + begin + "\n",

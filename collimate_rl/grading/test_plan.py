@@ -147,8 +147,7 @@ def _plan_of(spec: TestCodeReward, told: Told) -> tuple[Plan, str | None]:
     """The plan that the judge told, and the name that has to be there; SpecFault for what can't be graded by."""
     report = told.report
     if told.end != "told":
-        words = "the test can't be planned: it did not come to an end, even with nobody to answer its calls"
-        raise NeedsCandidate(words, {})
+        raise SpecFault("the test can't be planned: it did not come to an end, even with nobody to answer its calls")
     live = [*report["faults"], *(report["notes"] if spec.reference is None else ())]
     if live:
         raise NeedsCandidate(f"the test needs the candidate's live objects: it {live[0]}", report)

@@ -19,9 +19,6 @@ import random
 import sys
 import types
 import unittest
-import unittest.case
-import unittest.mock
-import unittest.result
 from typing import Any, Callable, Dict, List, Set, Tuple
 
 from collimate_rl.guest.planner import instrument
@@ -46,6 +43,7 @@ class Scene:
         self.opened = False
         self.flags: Set[str] = set()
         self.before = _state()
+        self.modules = [(n, sys.modules[n]) for n in sorted(sys.modules) if n == "builtins" or n.startswith("unittest")]
         self.classes = {id(kind) for kind in _all_classes()}
 
     def put_back(self) -> None:
@@ -55,8 +53,8 @@ class Scene:
             if space.get(name, scene) is not value:
                 self.flags.add("patched_modules")
                 setattr(owner, name, value)
-        sys.modules["unittest"], sys.modules["builtins"] = unittest, builtins
-        sys.modules["unittest.mock"], sys.modules["unittest.case"] = unittest.mock, unittest.case
+        for name, module in self.modules:
+            sys.modules[name] = module
 
     def claims(self, one: Any, other: Any) -> bool:
         """Whether one of the two holds an object that answers for itself, and the other is plain data."""
@@ -88,7 +86,8 @@ class Scene:
 
 
 def _state() -> List[Tuple[Any, str, Any]]:
-    owners: List[Any] = [builtins, unittest, unittest.case, unittest.result, unittest.mock, operator]
+    owners: List[Any] = [builtins, operator]
+    owners += [module for name, module in sorted(sys.modules.items()) if name.startswith("unittest")]
     owners += [unittest.TestCase, unittest.TestResult, approx, Test, TestFile, Failed]
     return [(o, n, v) for o in owners for n, v in list(vars(o).items()) if not (n.startswith("__") and n != "__eq__")]
 
@@ -117,11 +116,11 @@ def _is_plain(value: Any) -> bool:
     return True
 
 
-scene = Scene()
-
-
-def collimate_begin(source: str, sealed: str, module: str) -> None:
-    """Loads the candidate. The tests are still sealed."""
+def collimate_begin(source: str, sealed: str, module: str, mocks: bool) -> None:
+    """Loads the candidate, after what tests rely on (`mocks`: unittest.mock, too). The tests are still sealed."""
+    if mocks:
+        import unittest.mock
+    scene.__init__()  # type: ignore[misc]
     this = scene.module
     this.__file__ = OWN
     for name in ("solution", "__main__", module):
@@ -133,6 +132,9 @@ def collimate_begin(source: str, sealed: str, module: str) -> None:
         pass  # no room, or no text: most code never looks
     scene.sealed = sealed
     exec(compile(source, OWN, "exec", 0, True), this.__dict__)
+
+
+scene = Scene()
 
 
 def collimate_test(key: str, name: str) -> Any:

@@ -12,6 +12,7 @@ from collimate_rl.specs import (
     PropertyReward,
     RewardSpec,
     StdioReward,
+    TestFileReward,
     UnitTestReward,
     spec_from_wire,
 )
@@ -25,6 +26,7 @@ __all__ = [
     "RewardSpec",
     "SpecFault",
     "StdioReward",
+    "TestFileReward",
     "UnitTestReward",
     "extract_code",
     "grade",

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
-from collimate_rl.specs.code import TestCodeReward
+from collimate_rl.specs.code import MODULE, TestCodeReward
 from collimate_rl.specs.options import Credit, check_credit, wire_options
 
 _CLASSIC = """\
@@ -36,7 +36,17 @@ class AssertReward(TestCodeReward):
     `UnitTestReward`; `weights` are one for each. The rest is `TestCodeReward`'s.
     """
 
+    test: str
+    _: KW_ONLY
+    entry: str | None = None
+    prompt: str = ""
+    setup: str = ""
+    reference: str | None = None
     per_assert: bool = False
+    case_timeout_s: float | None = None
+    max_cases: int | None = None
+    module: str = MODULE
+    integrity: str = "any"
     credit: str = "fraction"
     weights: Sequence[float] | None = None
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Final
 
 from collimate_rl.guest.prompt import Prompt, read_prompt
@@ -17,7 +16,6 @@ MODULE: Final = "solution"
 """The name under which a candidate's module is there for whoever imports it."""
 
 
-@dataclass
 class TestCodeReward(RewardSpec):
     """The base of `AssertReward` and `TestFileReward`: Python that calls the candidate.
 
@@ -30,16 +28,17 @@ class TestCodeReward(RewardSpec):
     `ValueError` when grading starts.
     """
 
+    __test__ = False
+
     test: str
-    _: KW_ONLY
-    entry: str | None = None
-    prompt: str = ""
-    setup: str = ""
-    reference: str | None = None
-    case_timeout_s: float | None = None
-    max_cases: int | None = None
-    module: str = MODULE
-    integrity: str = "any"
+    entry: str | None
+    prompt: str
+    setup: str
+    reference: str | None
+    case_timeout_s: float | None
+    max_cases: int | None
+    module: str
+    integrity: str
 
     is_file: ClassVar[bool] = False
     digest_fields: ClassVar[tuple[str, ...]] = ()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 from collimate_rl.specs.base import is_number
-from collimate_rl.specs.code import TestCodeReward
+from collimate_rl.specs.code import MODULE, TestCodeReward
 from collimate_rl.specs.options import CREDITS, Credit, wire_options
 
 
@@ -24,8 +24,16 @@ class TestFileReward(TestCodeReward):
     the two share a sandbox. The rest is `TestCodeReward`'s.
     """
 
-    __test__ = False
-
+    test: str
+    _: KW_ONLY
+    entry: str | None = None
+    prompt: str = ""
+    setup: str = ""
+    reference: str | None = None
+    case_timeout_s: float | None = None
+    max_cases: int | None = None
+    module: str = MODULE
+    integrity: str = "any"
     credit: str = "fraction"
     weights: Mapping[str, float] | None = None
 

@@ -24,7 +24,8 @@ NAMES = {
     *("PortForward", "connect_browser", "open_port_forward"),
     *("ExecResult", "Sandbox", "rollout_once"),
     *("DET_SEED", "fresh_seed", "group_seeds", "is_valid_seed", "seed_from_key"),
-    *("AssertReward", "CommandReward", "PropertyReward", "RewardSpec", "StdioReward", "UnitTestReward"),
+    *("AssertReward", "CommandReward", "PropertyReward", "RewardSpec", "StdioReward", "TestFileReward"),
+    "UnitTestReward",
     *("GradeResult", "extract_code", "grade", "grade_batch", "reward_spec_from_ground_truth"),
 }
 
@@ -118,7 +119,9 @@ SIGNATURES = {
     "grade_batch": "(client, template_id, candidates, spec, *, seeds=None, timeout_seconds=30, concurrency=24, "
     "on_infra_error='raise'",
     "AssertReward": "(test, *, entry=None, prompt='', setup='', reference=None, per_assert=False, case_timeout_s=None, "
-    "max_cases=None)",
+    "max_cases=None",
+    "TestFileReward": "(test, *, entry=None, prompt='', setup='', reference=None, case_timeout_s=None, max_cases=None, "
+    "module='solution', integrity='any'",
     "StdioReward": "(cases, *, compare='lines', tolerance=None",
     "UnitTestReward": "(tests, entry='solve'",
     "PropertyReward": "(reference, generator, k=16, entry='solve'",
