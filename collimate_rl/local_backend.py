@@ -15,7 +15,7 @@ from typing import Any
 
 from collimate_rl.sandboxd.backend import IsolationUnavailable
 from collimate_rl.sandboxd.check import check
-from collimate_rl.sandboxd.config import DEFAULT_CATALOG, ISOLATIONS, DaemonConfig, Limits, Template
+from collimate_rl.sandboxd.config import DEFAULT_CATALOG, ISOLATIONS, SOCKET_MODES, DaemonConfig, Limits, Template
 from collimate_rl.sandboxd.config_file import load_templates
 from collimate_rl.sandboxd.daemon import Daemon
 from collimate_rl.sandboxd.listening import SocketTaken
@@ -207,6 +207,12 @@ def _url(host_port: tuple[str, int]) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m collimate_rl.local_backend", description=_DESCRIPTION)
     parser.add_argument("--socket", metavar="PATH", help="listen on this unix socket")
+    parser.add_argument(
+        "--socket-mode",
+        choices=tuple(SOCKET_MODES),
+        default="600",
+        help="who may connect there: 600, this user alone (the default); 660, its group too; 666, anybody",
+    )
     parser.add_argument("--host", help="listen on this address (default 127.0.0.1 when there is no --socket)")
     parser.add_argument("--port", type=int, help="TCP port (default 8080; 0: any free one)")
     parser.add_argument(
@@ -244,6 +250,7 @@ def _config(arguments: argparse.Namespace) -> DaemonConfig:
         host=host,
         port=8080 if arguments.port is None else arguments.port,
         unix_socket=arguments.socket,
+        socket_mode=SOCKET_MODES[arguments.socket_mode],
         isolation=arguments.isolation,
         templates={
             **dict.fromkeys([*DEFAULT_CATALOG, *arguments.template], template),

@@ -13,6 +13,8 @@ MIB = 1 << 20
 DEFAULT_CATALOG = ("py", "python", "dkr-python311")
 """Names under which one and the same warm interpreter is offered when no template is named."""
 ISOLATIONS = ("namespaces", "none")
+SOCKET_MODES = {"600": 0o600, "660": 0o660, "666": 0o666}
+"""Who may connect to the unix socket: the daemon's own user, its group as well, anybody who reaches its folder."""
 
 
 def _default_catalog() -> Mapping[str, Template]:
@@ -61,6 +63,7 @@ class DaemonConfig:
     host: str | None = None
     port: int = 0
     unix_socket: str | None = None
+    socket_mode: int = 0o600
     isolation: str = "namespaces"
     templates: Mapping[str, Template] = field(default_factory=_default_catalog)
     limits: Limits = field(default_factory=Limits)
@@ -76,6 +79,8 @@ class DaemonConfig:
                 f"the socket path is {len(os.fsencode(self.unix_socket))} bytes long and AF_UNIX ends at 107: "
                 f"choose a shorter folder than {os.path.dirname(self.unix_socket)!r}"
             )
+        if self.socket_mode not in SOCKET_MODES.values():
+            raise ValueError(f"the socket's mode must be one of {', '.join(SOCKET_MODES)}, not {self.socket_mode:o}")
         if self.isolation not in ISOLATIONS:
             raise ValueError(f"isolation must be one of {', '.join(ISOLATIONS)}, not {self.isolation!r}")
         if not self.templates:

@@ -42,7 +42,9 @@ class Daemon:
 
     def _start(self) -> None:
         config = self.config
-        listeners, self.host_port = listen(config.unix_socket, config.host, config.port, self._undo)
+        listeners, self.host_port = listen(
+            config.unix_socket, config.host, config.port, self._undo, mode=config.socket_mode
+        )
         backend = make_backend(self.config)
         self._undo.append(self._finish)
         self._undo.append(backend.close)

@@ -16,13 +16,14 @@ class SocketTaken(RuntimeError):
 
 
 def listen(
-    unix_socket: str | None, host: str | None, port: int, undo: list[Callable[[], Any]]
+    unix_socket: str | None, host: str | None, port: int, undo: list[Callable[[], Any]], *, mode: int = 0o600
 ) -> tuple[list[socket.socket], tuple[str, int] | None]:
     """The listening sockets, and where the TCP one listens. What ends each is added to `undo` at once, so that nothing
-    stays of a start that fails half way. SocketTaken or OSError."""
+    stays of a start that fails half way. `mode` is the unix socket's: whoever may write to it may connect. SocketTaken
+    or OSError."""
     listeners, host_port = [], None
     if unix_socket is not None:
-        listener = _listen_unix(unix_socket)
+        listener = _listen_unix(unix_socket, mode)
         undo += [listener.close, lambda: _unlink(unix_socket)]
         listeners.append(listener)
     if host is not None:
@@ -34,13 +35,15 @@ def listen(
     return listeners, host_port
 
 
-def _listen_unix(path: str) -> socket.socket:
+def _listen_unix(path: str, mode: int) -> socket.socket:
     """Listen at `path`. A socket that nobody serves any more is replaced; SocketTaken when somebody does."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         if os.path.lexists(path):
             _remove_stale(path)
         listener.bind(path)
+        # Before it listens: until then nobody can connect, whatever the mask made of its mode.
+        os.chmod(path, mode)
         listener.listen(_BACKLOG)
     except BaseException:
         listener.close()

@@ -112,7 +112,10 @@ def test_groups_are_graded_recovered_cancelled_and_seen(server: DeployedRedis, w
         stopped.cancel()
         assert stopped.result(60).status.value == "cancelled"
         seen = queue_of(server, "dashboard")
-        until(lambda: read_numbers(seen).runs[0].answered == 3, "the answers were never counted")
+        until(
+            lambda: len(list_batches(seen)) == 3 and read_numbers(seen).uncounted == 0, "the answers were not counted"
+        )
+    assert [(run.name, run.submitted, run.unanswered) for run in read_numbers(seen).runs] == [("acl", 3, 0)]
     assert [view.name for view in look_at(seen).nodes] == ["n1"]
     assert {line.id for line in list_batches(seen)} == {"first", "held", "stopped"}
     first = read_batch(seen, key_of(make_batch(run="acl", id="first")))
