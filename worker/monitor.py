@@ -23,12 +23,11 @@ from worker.periodic import Periodic
 from worker.settings import WorkerSettings
 from worker.tally import Board
 
-PROBE_EVERY_S = 10.0
+BEATS_PER_LOOK = 5
 STALE_S = 60.0
 """A probe that is older says nothing: the daemon hangs."""
 SILENT_S = 15.0
 """A server that took no heartbeat for so long is away, even if none was refused: it hangs."""
-READ_EVERY_S = 10.0
 READ_SHARE = 0.02
 """At most this share of the time goes into reading the queue, however long it is."""
 KEEP_S = 0.25
@@ -70,6 +69,7 @@ class Monitor:
         self._facts = facts
         self._clock = clock
         self._wall = wall
+        self._every_s = BEATS_PER_LOOK * queue.timing.beat_every_ms / 1000
         self._turned_at = clock()
         self._made: tuple[float, Page] | None = None
         self._probed: tuple[float, BackendState] | None = None
@@ -102,8 +102,8 @@ class Monitor:
         self._server = MetricsServer(settings.metrics_host, settings.metrics_port, pages)
         self._backend = Backend(settings.backend)
         self._loops = [
-            Periodic("probe", PROBE_EVERY_S, self._probe),
-            Periodic("numbers", READ_EVERY_S, self._read_the_queue),
+            Periodic("probe", self._every_s, self._probe),
+            Periodic("numbers", self._every_s, self._read_the_queue),
         ]
         self._server.start()
         logs.emit(logs.METRICS_SERVED, host=self._settings.metrics_host, port=self._server.port)
@@ -208,7 +208,7 @@ class Monitor:
             return
         self._outage.over()
         took = self._clock() - started
-        self._read_next = self._clock() + took / READ_SHARE - READ_EVERY_S
+        self._read_next = self._clock() + took / READ_SHARE - self._every_s
         self._show_the_queue(numbers, took)
 
     def _show_the_queue(self, numbers: Numbers, took_s: float) -> None:
