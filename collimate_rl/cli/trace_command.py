@@ -33,7 +33,7 @@ def trace(queue: BatchQueue, *, batch: str, epoch: int, as_json: bool) -> None:
     from collimate_rl.queue.batch_view import find_k, read_batch
 
     k = find_k(queue, batch, epoch=epoch)
-    view = None if k is None else read_batch(queue, k)
+    view = None if k is None else read_batch(queue, k, receipt=True)
     if view is None:
         click.echo(f"nothing is known of batch {printable(batch)} (epoch {epoch})", err=True)
         raise SystemExit(EXIT_FAILED)

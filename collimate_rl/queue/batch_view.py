@@ -110,8 +110,12 @@ def find_k(queue: BatchQueue, name: str, *, epoch: int = 0) -> str | None:
     return k if known else None
 
 
-def read_batch(queue: BatchQueue, k: str) -> BatchView | None:
-    """None when nothing is known of batch `k`. Raises `RedisUnavailable`, `QueueError`."""
+def read_batch(queue: BatchQueue, k: str, *, receipt: bool = False) -> BatchView | None:
+    """None when nothing is known of batch `k`. Raises `RedisUnavailable`, `QueueError`.
+
+    receipt -- look at the producer's cursor, too, for whether it took the answer. A user who may not read cursors is
+               told nothing of that.
+    """
     at = keys.BatchKeys(k)
     with translate_errors("read a batch"), queue.client.pipeline(transaction=False) as pipe:
         pipe.hgetall(at.state)
@@ -134,15 +138,16 @@ def read_batch(queue: BatchQueue, k: str) -> BatchView | None:
     judged = dict(_verdicts(verdicts or {}, notes))
     if result is not None:
         judged = {verdict.index: verdict for verdict in result.results}
-    received = _received(queue, state, finished_ms=int(text(state.get("finished_at", b"0"))))
+    received = _received(queue, state) if receipt else None
     marks = {int(index): int(when) / 1000 for index, when in (flight or {}).items()}
     seconds, micros = time or (0, 0)
     return _view(k, state, batch, result, judged, marks, int(seconds) + int(micros) / 1e6, tuple(notes), received)
 
 
-def _received(queue: BatchQueue, state: Mapping[str, Any], *, finished_ms: int) -> bool | None:
-    """Whether its producer has read past the batch's answer; None where that cannot be told, or this user may not."""
-    if not finished_ms or "producer" not in state or "run" not in state:
+def _received(queue: BatchQueue, state: Mapping[str, Any]) -> bool | None:
+    """Whether its producer has read past the batch's answer; None where that cannot be told."""
+    finished = text(state.get("finished_at", b""))
+    if not finished.isdecimal() or "producer" not in state or "run" not in state:
         return None
     with translate_errors("look whether the answer was taken"), queue.client.pipeline(transaction=False) as pipe:
         pipe.get(keys.cursor(text(state["run"]), text(state["producer"])))
@@ -150,7 +155,7 @@ def _received(queue: BatchQueue, state: Mapping[str, Any], *, finished_ms: int) 
     if told is None or isinstance(told, Exception):
         return None
     ms = text(told).partition("-")[0]
-    return int(ms) >= finished_ms if ms.isdecimal() else None
+    return int(ms) >= int(finished) if ms.isdecimal() else None
 
 
 def _unpacked(blob: Any, unpack: Any, what: str, notes: list[str]) -> Any:

@@ -15,6 +15,7 @@ import collimate_rl
 from collimate_rl import errors
 from collimate_rl.errors import MISCONFIGURED, CollimateError
 from collimate_rl.protocol import OUTCOMES, OWN_INFRA_CODES
+from collimate_rl.protocol.flags import FLAGS
 from tests.fixtures.fences import ROOT, Fence, documents, fences
 
 SOURCES = [path for top in ("collimate_rl", "producer", "worker") for path in sorted((ROOT / top).rglob("*.py"))]
@@ -39,7 +40,7 @@ COMMANDS = {
     "collimate demo": ["collimate_rl.cli", "demo"],
     **{
         f"collimate {name}": ["collimate_rl.cli", name]
-        for name in ("grade", "serve", "doctor", "bake", "status", "fleet", "burst", "rl", "images")
+        for name in ("grade", "serve", "doctor", "bake", "status", "fleet", "burst", "rl", "images", "replay", "top", "trace")
     },
     "python -m collimate_rl.local_backend": ["collimate_rl.local_backend"],
     "python -m collimate_rl.local_gateway": ["collimate_rl.local_gateway"],
@@ -114,7 +115,7 @@ def test_every_error_outcome_and_code_is_documented() -> None:
     text = text_of("docs", "reference", "errors.md")
     classes = {name for name, value in inspect.getmembers(errors, inspect.isclass) if issubclass(value, CollimateError)}
     missing = sorted(
-        name for name in classes | set(OUTCOMES) | set(MISCONFIGURED) | set(OWN_INFRA_CODES) if f"`{name}`" not in text
+        name for name in classes | set(FLAGS) | set(OUTCOMES) | set(MISCONFIGURED) | set(OWN_INFRA_CODES) if f"`{name}`" not in text
     )
     assert not missing, f"docs/reference/errors.md lacks {', '.join(missing)}"
 
