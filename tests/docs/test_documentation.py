@@ -40,7 +40,10 @@ COMMANDS = {
     "collimate demo": ["collimate_rl.cli", "demo"],
     **{
         f"collimate {name}": ["collimate_rl.cli", name]
-        for name in ("grade", "serve", "doctor", "bake", "status", "fleet", "burst", "rl", "images", "replay", "top", "trace")
+        for name in (
+            *("grade", "serve", "doctor", "bake", "status", "fleet", "burst", "rl", "images"),
+            *("replay", "top", "trace"),
+        )
     },
     "python -m collimate_rl.local_backend": ["collimate_rl.local_backend"],
     "python -m collimate_rl.local_gateway": ["collimate_rl.local_gateway"],
@@ -114,9 +117,8 @@ def test_every_setting_in_the_environment_is_documented() -> None:
 def test_every_error_outcome_and_code_is_documented() -> None:
     text = text_of("docs", "reference", "errors.md")
     classes = {name for name, value in inspect.getmembers(errors, inspect.isclass) if issubclass(value, CollimateError)}
-    missing = sorted(
-        name for name in classes | set(FLAGS) | set(OUTCOMES) | set(MISCONFIGURED) | set(OWN_INFRA_CODES) if f"`{name}`" not in text
-    )
+    names = classes | set(FLAGS) | set(OUTCOMES) | set(MISCONFIGURED) | set(OWN_INFRA_CODES)
+    missing = sorted(name for name in names if f"`{name}`" not in text)
     assert not missing, f"docs/reference/errors.md lacks {', '.join(missing)}"
 
 
