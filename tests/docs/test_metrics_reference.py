@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
 from typing import Any
 
@@ -137,6 +139,27 @@ def test_the_rules_are_a_rule_file() -> None:
     for rule in EVERY_RULE:
         assert ("alert" in rule) != ("record" in rule)
         assert re.fullmatch(r"\d+[smhd]", rule.get("for", "1m"))
+
+
+def test_the_rules_raise_what_they_should_and_nothing_else() -> None:
+    """By Prometheus' own tool: its check of the file, and the series and alerts of alerts-test.yml."""
+    tool = shutil.which("promtool")
+    if tool is None:
+        pytest.skip("no promtool on this machine")
+    folder = ROOT / "deploy" / "prometheus"
+    for words in (["check", "rules", "alerts.yml"], ["test", "rules", "alerts-test.yml"]):
+        done = subprocess.run([tool, *words], cwd=folder, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_rules_tests_speak_of_metrics_that_are_there() -> None:
+    text = (ROOT / "deploy" / "prometheus" / "alerts-test.yml").read_text(encoding="utf-8")
+    tested = yaml.safe_load(text)["tests"]
+    for case in tested:
+        for given in case["input_series"]:
+            check(given["series"])
+    raised = set(re.findall(r'alertname="(\w+)"\}\'', text))
+    assert raised == {alert["alert"] for alert in ALERTS}
 
 
 def panels() -> list[dict[str, Any]]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from collimate_rl.queue.batches import BatchQueue
 from collimate_rl.queue.clients import connect_commands
+from collimate_rl.queue.numbers import Numbers
 from worker import metrics
 from worker.answer_counts import flags_of
 from worker.backend import BackendState
@@ -125,6 +128,34 @@ def test_it_lives_while_its_loop_turns(world: World) -> None:
     assert world.monitor._healthz().status == 503
     world.monitor.turn()
     assert json.loads(world.monitor._healthz().body) == {"alive": True, "loop_turned_seconds_ago": 0.0}
+
+
+def test_what_the_queue_holds_is_told_while_it_is_read_and_left_out_else(world: World) -> None:
+    assert math.isnan(world.number(metrics.QUEUE_WAITING))
+    world.monitor._show_the_queue(
+        cast(
+            Numbers,
+            SimpleNamespace(
+                unanswered=9,
+                queued=6,
+                in_flight=3,
+                lossy=1,
+                oldest_s=None,
+                settled=True,
+                quarantined=4,
+                nodes=[
+                    SimpleNamespace(heartbeat_s=0.5, up=True),
+                    SimpleNamespace(heartbeat_s=1.0, up=False),
+                    SimpleNamespace(heartbeat_s=None, up=None),
+                ],
+            ),
+        ),
+        0.25,
+    )
+    told = [world.number(family) for family in metrics.OF_THE_QUEUE]
+    assert told == [9, 6, 3, 1, 0, 1, 2, 1, 4, 0.25]
+    world.monitor._read_the_queue()  # another's janitor leads by now
+    assert all(math.isnan(world.number(family)) for family in metrics.OF_THE_QUEUE)
 
 
 def test_a_janitor_cut_off_from_the_server_leads_nothing(world: World) -> None:
