@@ -16,7 +16,8 @@ MAX_WORK_FILES: Final = 2000
 _FENCE: Final = re.compile(r"^(`{3,}|~{3,})[ \t]*([^\n`]*)\n(.*?)^\1[ \t]*$", re.MULTILINE | re.DOTALL)
 _OPEN_FENCE: Final = re.compile(r"^(`{3,}|~{3,})[ \t]*(diff|patch)[ \t]*\n", re.MULTILINE | re.IGNORECASE)
 _DIFF: Final = re.compile(r"^(?:diff --git |--- [^\n]+\n\+\+\+ )", re.MULTILINE)
-_NAMED: Final = re.compile(r"(?:path|file|title)=(\"[^\"]+\"|'[^']+'|\S+)|(?:\w+[: ])?(\S*[./]\S*)")
+_ATTRIBUTE: Final = re.compile(r"\b(?:path|file|title)=(\"[^\"]+\"|'[^']+'|\S+)")
+_NAMED: Final = re.compile(r"(?:\w+[: ])?(\S*[./]\S*)")
 
 
 class Escapes(ValueError):
@@ -107,8 +108,5 @@ def _base64(data: bytes) -> str:
 
 
 def _name_of(tag: str) -> str | None:
-    found = _NAMED.fullmatch(tag.strip()) or re.search(r"\b(?:path|file)=(\S+)()", tag)
-    if found is None:
-        return None
-    name = (found[1] or found[2] or "").strip("\"'")
-    return name or None
+    found = _ATTRIBUTE.search(tag) or _NAMED.fullmatch(tag.strip())
+    return found[1].strip("\"'") or None if found is not None else None
