@@ -20,6 +20,7 @@ from collimate_rl.queue.server import find_servers
 from producer import Producer
 from tests.fixtures.acl_users import GuardedRedis, password
 from tests.fixtures.authority import Authority
+from tests.fixtures.deployments import DEPLOY
 from tests.fixtures.sandbox_daemon import RunningDaemon
 from tests.fixtures.worker_batches import RIGHT, SPEC, WRONG
 from tests.fixtures.worker_nodes import HASTY, Node
@@ -126,6 +127,57 @@ def test_an_authority_that_is_not_there_is_the_settings_fault(secured: Secured) 
         done = run(*words, url=missing)
         assert (done.returncode, done.stdout) == (2, "")
         assert "ssl_ca_certs in the Redis URL names '/nowhere/ca.pem', which cannot be read" in done.stderr
+
+
+class PodsRedis(GuardedRedis):
+    """A server that reads deploy/kubernetes/redis-here.conf, with the pod's folders somewhere below its own."""
+
+    tls_port = 0
+
+    @property
+    def command(self) -> list[str]:
+        told = super().command
+        places = {
+            "/etc/redis/redis.conf": str(DEPLOY / "redis/redis.conf"),
+            "/etc/redis-tls": str(self.directory),
+            "/run/redis/users.acl": told[told.index("--aclfile") + 1],
+            "/run/redis/redis.sock": str(self.socket_path),
+            "dir /data": f"dir {self.directory}",
+            "tls-port 6379": f"tls-port {self.tls_port}",
+            "bind * -::*": "bind 127.0.0.1",
+        }
+        text = (DEPLOY / "kubernetes/redis-here.conf").read_text(encoding="utf-8")
+        for place, here in places.items():
+            assert place in text, place
+            text = text.replace(place, here)
+        conf = self.directory / "here.conf"
+        conf.write_text(text)
+        return [told[0], str(conf), "--logfile", str(self.log_path)]
+
+
+def test_the_pods_server_starts_and_takes_tls_alone(authority: Authority) -> None:
+    binary = find_servers().get("redis")
+    if binary is None:
+        pytest.skip("no redis server on this machine")
+    made = PodsRedis(binary=binary)
+    issued = authority.ca.issue_cert("localhost")
+    issued.private_key_pem.write_to_path(str(made.directory / "tls.key"))
+    issued.cert_chain_pems[0].write_to_path(str(made.directory / "tls.crt"))
+    authority.ca.cert_pem.write_to_path(str(made.directory / "ca.crt"))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        made.tls_port = free.getsockname()[1]
+    with made as server:
+        admin = connect_commands(server.url)
+        wanted = {"port": "0", "appendonly": "yes", "maxmemory-policy": "noeviction", "tls-auth-clients": "no"}
+        assert {name: admin.config_get(name)[name] for name in wanted} == wanted
+        secured = Secured(port=server.tls_port, ca_file=authority.ca_file)
+        for client in (
+            connect_commands(secured.url("worker")),
+            connect_commands(f"unix://probe:x@{server.socket_path}"),
+        ):
+            assert client.ping() is True
+            client.close()
+        admin.close()
 
 
 def test_nobody_comes_in_without_tls(secured: Secured) -> None:
