@@ -6,6 +6,7 @@ A hook whose framework has no such word gives the neutral reward that the run as
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -68,7 +69,7 @@ def settle(
 
 
 def _count(framework: str, scores: Sequence[GroupScore], neutral: int, policy: Policy) -> None:
-    codes = Counter(score.failure.error_code or "unknown" for score in scores if score.failure is not None)
+    codes = Counter(code_of(score.failure) for score in scores if score.failure is not None)
     raised = policy.on_infra_error == "raise" or any(score.failure and cannot_heal(score.failure) for score in scores)
     with _lock:
         before = _counts.get(framework, HookCounts())
@@ -78,6 +79,14 @@ def _count(framework: str, scores: Sequence[GroupScore], neutral: int, policy: P
             neutral=before.neutral + (0 if raised else neutral),
             retries=before.retries + sum(score.attempts - 1 for score in scores),
         )
+
+
+def code_of(failure: CollimateError) -> str:
+    """The failure's code; where it came without one, its class' name as a code (QueueFull: "queue_full")."""
+    if failure.error_code:
+        return failure.error_code
+    name = type(failure).__name__
+    return "unknown" if name == "CollimateError" else re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
 
 def cannot_heal(failure: CollimateError) -> bool:

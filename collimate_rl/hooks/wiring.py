@@ -9,7 +9,7 @@ from typing import Final, Protocol
 from collimate_rl.grading.inline import InlineGrader
 from collimate_rl.transport import SessionClient, connect
 
-_OF_CONNECT: Final = ("COLLIMATE_SERVE_SOCKET", "COLLIMATE_API_KEY", "COLLIMATE_SERVE_URL")
+_OF_CONNECT: Final = ("COLLIMATE_SERVE_SOCKET", "COLLIMATE_API_KEY", "COLLIMATE_BASE_URL", "COLLIMATE_SERVE_URL")
 """What `connect` reads where the settings name no backend."""
 
 _graders: dict[tuple[object, ...], InlineGrader] = {}

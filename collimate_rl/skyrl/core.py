@@ -15,7 +15,7 @@ from typing import Any, Final
 from collimate_rl.errors import CollimateError
 from collimate_rl.grading.grader import GroupScore
 from collimate_rl.hooks.blocking import wait_for
-from collimate_rl.hooks.policy import raise_what_cannot_heal, settle
+from collimate_rl.hooks.policy import code_of, raise_what_cannot_heal, settle
 from collimate_rl.hooks.rows import find_ground_truth, seed_for, text_of, without_gaps
 from collimate_rl.hooks.scoring import GroupScorer, Member
 from collimate_rl.hooks.settings import HookSettings
@@ -176,7 +176,7 @@ class CodeEpisode:
 
 
 def _failure_account(failure: CollimateError) -> dict[str, Any]:
-    account = {"infra_error": True, "error_code": failure.error_code or "unknown", "detail": failure.message}
+    account = {"infra_error": True, "error_code": code_of(failure), "detail": failure.message}
     return {"collimate": account}
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from collimate_rl.grading.grader import Grader, GroupScore
 from collimate_rl.hooks.pacing import Pace
-from collimate_rl.hooks.policy import settle
+from collimate_rl.hooks.policy import code_of, settle
 from collimate_rl.hooks.scoring import GroupScorer, Member, pieces
 from collimate_rl.slime.samples import (
     META_KEY,
@@ -106,7 +106,7 @@ def _account(sample: Any, score: GroupScore) -> None:
         **metadata_of(sample),
         META_KEY: {
             "infra_error": failure is not None,
-            "error_code": failure.error_code if failure is not None else None,
+            "error_code": code_of(failure) if failure is not None else None,
             "outcome": score.outcome,
             "detail": failure.message if failure is not None else score.detail,
             "seed": score.seed,

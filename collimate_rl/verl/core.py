@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from collimate_rl.grading.grader import Grader
 from collimate_rl.hooks.pacing import Pace
-from collimate_rl.hooks.policy import settle
+from collimate_rl.hooks.policy import code_of, settle
 from collimate_rl.hooks.rows import find_ground_truth, ground_truth_of, seed_for, text_of, without_gaps
 from collimate_rl.hooks.scoring import GroupScorer, Member
 from collimate_rl.hooks.settings import HookSettings
@@ -66,5 +66,5 @@ class VerlHook:
             "passed": float(score.outcome == "passed"),
             "infra_error": float(failure is not None),
             "outcome": score.outcome or "",
-            "error_code": (failure.error_code or "unknown") if failure is not None else "",
+            "error_code": code_of(failure) if failure is not None else "",
         }

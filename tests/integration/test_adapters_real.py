@@ -9,28 +9,21 @@ import json
 from argparse import Namespace
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from collimate_rl.cli.processes import Child
 from collimate_rl.client import CollimateClient
-from collimate_rl.errors import CollimateError, RunMisconfigured
-from collimate_rl.grading.inline import InlineGrader
+from collimate_rl.errors import RunMisconfigured
 from collimate_rl.hooks.settings import HookSettings
-from producer.producer import Producer
 from producer.wiring import _graders, close_graders
+from tests.fixtures.adapter_calls import CALLS, PACKAGES, RIGHT, SQUARES, WRONG, call
 from tests.fixtures.adapter_rows import Task, tasks
 from tests.fixtures.slime_samples import Sample
 
 TASKS = tasks()
 needs_rows = pytest.mark.skipif(not TASKS, reason="no data set beside the checkout")
-WAYS = {"inline": "collimate_rl", "queued": "producer"}
-SQUARES = [{"input": [2], "expected": 4}, {"input": [3], "expected": 9}]
-RIGHT = "```python\ndef solve(x):\n    return x * x\n```"
-WRONG = "```python\ndef solve(x):\n    return x + 2\n```"
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +35,7 @@ def _environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     close_graders()
 
 
-@pytest.fixture(params=WAYS)
+@pytest.fixture(params=PACKAGES)
 def package(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, daemon_socket: str) -> str:
     """The package that the adapters come from; the environment names its backend, and only that."""
     if request.param == "inline":
@@ -50,7 +43,7 @@ def package(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, dae
     else:
         request.getfixturevalue("worker")
         monkeypatch.setenv("COLLIMATE_REDIS_URL", request.getfixturevalue("redis_url"))
-    return WAYS[request.param]
+    return PACKAGES[request.param]
 
 
 def module(package: str, framework: str) -> Any:
@@ -207,72 +200,60 @@ def test_an_unknown_template_is_raised_by_each(package: str, monkeypatch: pytest
         assert caught.value.error_code == "no_template"
 
 
-def test_a_daemon_that_is_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("collimate_rl.hooks.wiring.InlineGrader", partial(InlineGrader, attempts=1))
-    monkeypatch.setenv("COLLIMATE_SERVE_SOCKET", str(tmp_path / "no.sock"))
-    monkeypatch.setenv("COLLIMATE_INFRA_BUDGET_S", "0")
-    columns = {"prompts": ["p"] * 2, "completions": [RIGHT, WRONG], "ground_truth": [SQUARES] * 2}
-    assert module("collimate_rl", "trl").reward_func(**columns) == [None, None]
-    with pytest.raises(CollimateError) as caught:
-        asyncio.run(module("collimate_rl", "verl").compute_score("s", RIGHT, SQUARES, {}))
-    assert caught.value.error_code == "unreachable"
-    with pytest.raises(CollimateError) as caught:
-        skyrl_env("collimate_rl").step(RIGHT)
-    assert caught.value.error_code == "unreachable"
+TRUTHS: dict[str, Any] = {
+    "unit": SQUARES,
+    "stdio": json.dumps({"inputs": ["2\n", "3\n"], "outputs": ["4\n", "9\n"]}),
+    "assert": {"test_list": ["assert solve(2) == 4", "assert solve(3) == 9"]},
+    "property": {"reference": "    return x * x", "generator": "random.randint(3, 9)", "k": 4},
+}
+COMPLETIONS = {
+    "right": RIGHT,
+    "a right program": "```python\nx = int(input())\nprint(x * x)\n```",
+    "wrong": WRONG,
+    "nothing": "",
+    "leaves": "```python\nimport os\nprint('1.0')\nos._exit(0)\n```",
+}
+ODD = {
+    "prose": "I can't.",
+    "no Python": "```python\ndef solve(x)\n    return\n```",
+    "a lone surrogate": "```python\ndef solve(x):\n    '\udc80'\n    return x * x\n```",
+    "a null character": "def solve(x):\n    return '\0'\n",
+    "endless": "```python\ndef solve(x):\n    while True:\n        pass\n```",
+    "too long": "def solve(x):\n    return x * x\n" + "# filler\n" * (1 << 17),
+}
 
 
-def ask_all(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What each queued adapter makes of batches that nobody grades, side by side."""
-    monkeypatch.setenv("COLLIMATE_RUN", "shared")
-    slime, trl, verl = (module("producer", name) for name in ("slime", "trl", "verl"))
-    sample = Sample("p", RIGHT, SQUARES)
-    env = skyrl_env("producer", config={"on_infra_error": "neutral"})
-    neutral = {"collimate_on_infra_error": "neutral"}
-
-    async def run() -> list[Any]:
-        return await asyncio.gather(
-            slime.reward_func(Namespace(collimate_on_infra_error="filter"), sample),
-            trl.async_reward_func(prompts=["p"], completions=[RIGHT], ground_truth=[SQUARES]),
-            verl.compute_score("s", RIGHT, SQUARES, {}, **neutral),
-            asyncio.to_thread(env.step, RIGHT),
-        )
-
-    reward, rewards, score, step = asyncio.run(run())
-    assert (reward, rewards, score["infra_error"], step["done"]) == (None, [None], 1.0, True)
-    return [
-        sample.metadata["collimate"]["error_code"],
-        score["error_code"],
-        step["metadata"]["collimate"]["error_code"],
-    ]
-
-
-def test_results_that_come_too_late(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inline_and_queued_say_the_same(
+    daemon_socket: str, redis_url: str, worker: Child, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One dotted path and one URL apart: the same arguments get the same rewards; no completion is infra trouble."""
+    monkeypatch.setenv("COLLIMATE_SERVE_SOCKET", daemon_socket)
     monkeypatch.setenv("COLLIMATE_REDIS_URL", redis_url)
-    monkeypatch.setenv("COLLIMATE_DEADLINE_S", "0.5")
-    assert ask_all(monkeypatch) == ["expired"] * 3
+    monkeypatch.setenv("COLLIMATE_TIMEOUT_SECONDS", "1")
+    monkeypatch.setenv("COLLIMATE_SEED_MODE", "crn")
 
+    def both(framework: str) -> dict[str, dict[str, tuple[Any, Any]]]:
+        rewards = {}
+        for kind, truth in TRUTHS.items():
+            texts = {**COMPLETIONS, **(ODD if kind == "unit" else {})}
+            ways = (
+                call(framework, package, list(texts.values()), truth, neutral=False) for package in PACKAGES.values()
+            )
+            pairs = zip(*(way.rewards for way in ways), strict=True)
+            rewards[kind] = dict(zip(texts, pairs, strict=True))
+        return rewards
 
-def test_batches_that_somebody_cancels(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLLIMATE_REDIS_URL", redis_url)
-
-    async def cancel_all() -> None:
-        with Producer(redis_url, run="shared", name="canceller") as canceller:
-            cancelled = 0
-            while cancelled < 4:
-                cancelled += await asyncio.to_thread(canceller.cancel_run)
-                await asyncio.sleep(0.05)
-
-    with ThreadPoolExecutor(1) as pool:
-        cancelling = pool.submit(lambda: asyncio.run(asyncio.wait_for(cancel_all(), 60)))
-        codes = ask_all(monkeypatch)
-        cancelling.result(60)
-    assert codes == ["cancelled"] * 3
-
-
-def test_a_redis_that_is_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLLIMATE_REDIS_URL", f"unix://{tmp_path}/no.sock")
-    monkeypatch.setenv("COLLIMATE_INFRA_BUDGET_S", "0")
-    ask_all(monkeypatch)
+    with ThreadPoolExecutor(len(CALLS)) as pool:
+        answered = dict(zip(CALLS, pool.map(both, CALLS), strict=True))
+    for framework, kinds in answered.items():
+        for kind, rewards in kinds.items():
+            right = "a right program" if kind == "stdio" else "right"
+            zeros = (
+                {"nothing", "leaves", "wrong", *ODD} - {"a lone surrogate"} - ({"wrong"} if kind == "unit" else set())
+            )
+            assert all(inline == queued for inline, queued in rewards.values()), (framework, kind, rewards)
+            assert rewards[right] == (1.0, 1.0), (framework, kind)
+            assert all(rewards[name] == (0.0, 0.0) for name in zeros if name in rewards), (framework, kind, rewards)
 
 
 def test_one_producer_serves_all_adapters_of_a_process(
