@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -70,11 +74,27 @@ def test_a_budget_bounds_what_is_run_again(group: int, starved: int, unclear: in
     assert sum(budget.take(UNCLEAR) for _ in range(group + 1)) == unclear
 
 
-def test_the_kernel_tells_how_long_a_process_waited() -> None:
-    import os
-
-    found = waited(os.getpid())
-    assert found >= -1
+def test_the_kernel_tells_waiting_from_sleeping() -> None:
+    """Two that spin on one processor wait for each other; one that reads from a pipe waits for nobody."""
+    if waited(os.getpid()) < 0:
+        pytest.skip("this kernel does not count how long a process waits for a processor")
+    reading, writing = os.pipe()
+    [processor, *_] = os.sched_getaffinity(0)
+    spin = f"import os\nos.sched_setaffinity(0, [{processor}])\nwhile True: pass\n"
+    spinning = [subprocess.Popen([sys.executable, "-S", "-c", spin]) for _ in range(2)]
+    with subprocess.Popen(["/bin/cat"], stdin=reading, stdout=subprocess.DEVNULL) as asleep:
+        os.close(reading)
+        try:
+            end = time.monotonic() + 60
+            while waited(spinning[0].pid) < 500e6 and time.monotonic() < end:
+                time.sleep(0.02)
+            assert waited(spinning[0].pid) >= 500e6 > waited(asleep.pid) >= 0
+            assert waited(os.getpid()) >= sum(waited(each.pid) for each in spinning) / 2
+        finally:
+            for each in spinning:
+                each.kill()
+                each.wait()
+            os.close(writing)
     assert waited(2**22 + 1) == -1
 
 
