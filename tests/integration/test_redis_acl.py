@@ -240,6 +240,24 @@ def test_nobody_comes_in_without_name_and_password(each_server: DeployedRedis) -
         Producer(as_user(each_server.url, "producer").replace("of-the-tests", "of-others"), run="x").open()
 
 
+def test_a_killed_server_knows_its_batches_again(each_server: DeployedRedis) -> None:
+    """It loads its append-only file as the user `default`, and says only in its log what that one may not do."""
+    queue = queue_of(each_server, "producer")
+    k = put(queue, make_batch(run="kept"))
+    before = read_batch(queue, k)
+    queue.client.close()
+    each_server.kill()
+    each_server.start()
+    queue = queue_of(each_server, "producer")
+    after = read_batch(queue, k)
+    assert before is not None
+    assert after is not None
+    assert (after.status, after.candidates, queue.depth()) == ("open", before.candidates, 1)
+    assert "NOPERM" not in each_server.log_path.read_text()
+    assert queue.cancel(k).value == "ANSWERED"
+    queue.client.close()
+
+
 def test_the_server_is_as_its_file_says(each_server: DeployedRedis) -> None:
     admin = connect_commands(each_server.url)
     assert check_server(admin)
