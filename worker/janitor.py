@@ -35,6 +35,7 @@ class JanitorRounds:
         self._led = False
         self._tally = tally or Tally()
         self._outage = Outage()
+        self._uncounted = Outage()
 
     @property
     def leads(self) -> bool:
@@ -77,7 +78,10 @@ class JanitorRounds:
         except RedisUnavailable as error:
             logs.emit(logs.JANITOR_FAILED, logging.DEBUG, error=error.message)
         except (QueueError, ValueError) as error:
-            logs.emit(logs.JANITOR_FAILED, logging.ERROR, error=f"answers cannot be counted: {error}")
+            told = f"answers cannot be counted: {error}"
+            self._uncounted.report(logs.JANITOR_FAILED, logging.ERROR, error=told)
+        else:
+            self._uncounted.over()
 
     def resign(self) -> None:
         """Let another janitor lead at once."""

@@ -30,6 +30,11 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _SEED = re.compile(r"[0-9a-fA-F]{64}")
 
 
+def is_name(value: str) -> bool:
+    """Whether it may be the name of a run, batch, producer, node, worker or queue."""
+    return _NAME.fullmatch(value) is not None
+
+
 def check_name(what: str, value: object) -> str:
     """A run, producer, node, worker, queue or batch name: 1 to 128 of `A-Z a-z 0-9 . _ -`, else `ValueError`."""
     if not isinstance(value, str) or not _NAME.fullmatch(value):

@@ -8,13 +8,15 @@ does not lead, or read from another place than where the cursor is.
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from collimate_rl.errors import BadMessage, UnknownVersion
 from collimate_rl.protocol import BatchResult, keys
+from collimate_rl.protocol.bounds import is_name
 from collimate_rl.queue import codec, faults
 from collimate_rl.queue._raw import raw, text
 from collimate_rl.queue.batches import BatchQueue
@@ -27,8 +29,8 @@ LOT = 128
 """Answers that are counted together, at most, ..."""
 LOT_CANDIDATES = 2_048
 """... and about so many candidates: their results are in memory at once."""
-MAX_LOTS = 50
-"""A round goes on with the next lot until none is left, or so many times."""
+ROUND_S = 1.0
+"""A round begins no further lot after this: mending must not wait for counting."""
 MAX_NAMES = 1_500
 """Of so many names something is counted in one step; what is beyond is not."""
 SLOT_KEEP_MS = (RECENT_S + 300) * 1000
@@ -56,15 +58,16 @@ class Answered:
 class AnswerCounter:
     """`round` is called by whoever leads, every few seconds; `token` is the one that the janitor's lease is held by."""
 
-    def __init__(self, queue: BatchQueue, token: str) -> None:
+    def __init__(self, queue: BatchQueue, token: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._queue = queue
         self._token = token
         self._cursor: str | None = None
 
     def round(self) -> int:
         """Counts what has been answered since; returns how many answers. Raises `RedisUnavailable`, `QueueError`."""
-        counted = 0
-        for _ in range(MAX_LOTS):
+        counted, until = 0, self._clock() + ROUND_S
+        while True:
             start = self._cursor if self._cursor is not None else self._stored()
             self._cursor = start
             lot = self._read(start)
@@ -82,6 +85,8 @@ class AnswerCounter:
                 break
             self._cursor = reply.cursor
             counted += len(lot) if reply.word is Tallied.OK else 0
+            if self._clock() >= until:
+                break
         return counted
 
     def _stored(self) -> str:
@@ -179,7 +184,7 @@ def grouped(lot: Iterable[Answered]) -> dict[str, Counter[str]]:
         seconds = answer.at_ms // 1000
         parts.setdefault(f"slot:{seconds // SLOT_S}", Counter()).update(found)
         parts.setdefault("total", Counter()).update(lasting)
-        if not answer.run:
+        if not is_name(answer.run):  # none of ours: the script would refuse the whole lot
             continue
         parts.setdefault(f"run:{answer.run}", Counter()).update(lasting)
         for series in (HOUR, DAY):

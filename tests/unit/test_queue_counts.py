@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -95,6 +96,12 @@ def test_a_lot_by_part() -> None:
     minute = 1_700_000_000 // 60
     assert parts[f"series:r:60:{minute // 60}"][f"{minute}:graded"] == 3
     assert parts[f"series:r:60:{minute // 60}"][f"{minute}:reward"] == 1_250_000
+
+
+def test_a_run_of_no_name_of_ours_holds_up_no_other() -> None:
+    parts = grouped([replace(answered(*MIXED), run="a:b"), answered(*MIXED)])
+    assert parts["total"]["batches"] == 2
+    assert {part for part in parts if part.startswith("run:")} == {"run:r"}
 
 
 def test_what_goes_to_the_script_is_bounded_and_whole() -> None:
