@@ -65,7 +65,8 @@ def test_a_batch_that_was_recovered_tells_both_attempts() -> None:
 
 def test_a_candidate_stands_on_the_clock_of_its_own_attempts_claim() -> None:
     first, second = timeline_of(result(verdict(0, attempt=1), verdict(1))).candidates
-    assert [(m.what, m.at, m.took_ms) for m in first.moments] == [
+    told: list[Any] = [(m.what, m.at, m.took_ms) for m in first.moments]
+    assert told == [
         ("started", pytest.approx(101.2), 200.0),
         ("forked", pytest.approx(101.205), 5.0),
         ("executed", pytest.approx(101.505), 300.0),
