@@ -1,4 +1,4 @@
-"""Test code under attack: no candidate gets a reward but by computing, none spoils a sibling, no answer travels."""
+"""Test code under attack: no candidate spoils a sibling, and no answer travels; `test_grading_attacks` has the rest."""
 
 from __future__ import annotations
 
@@ -12,37 +12,15 @@ from collimate_rl.grading.execute import OneShotExecutor
 from collimate_rl.grading.group import grade_group
 from collimate_rl.grading.result import GradeResult
 from collimate_rl.specs import AssertReward
-from tests.fixtures import attacks
 from tests.fixtures.plain_executor import LyingExecutor, always
 from tests.fixtures.recording import RecordingExecutor
 
-TEST = """
-def check(candidate):
-    for n in range(1, 6):
-        assert candidate(n) == n * 37 + 11
-"""
-SPEC = AssertReward(TEST, entry="solve", prompt="import math\n\ndef solve(x):\n    '''A number from a number.'''\n")
-HONEST = "    return x * 37 + 11\n"
-ATTACKS = {**attacks.OURS, **{f"case file: {name}": code for name, code in attacks.from_case_file().items()}}
 CANARY = secrets.token_hex(16)
 
 
 @pytest.fixture
 def execute(daemon_socket: str) -> OneShotExecutor:
     return OneShotExecutor(CollimateClient(unix_socket=daemon_socket), "py")
-
-
-def test_attacks_score_nothing(execute: OneShotExecutor, daemon_socket: str) -> None:
-    names = list(ATTACKS)
-    candidates = [ATTACKS[name] for name in names] + [HONEST]
-    grades = grade_group(execute, SPEC, candidates, seeds=[None] * len(candidates), timeout_seconds=3, concurrency=4)
-    told = [grade for grade in grades if isinstance(grade, GradeResult)]
-    assert len(told) == len(candidates), [grade for grade in grades if not isinstance(grade, GradeResult)]
-    assert {name: grade.detail for name, grade in zip(names, told, strict=False) if grade.reward != 0.0} == {}
-    assert {grade.integrity for grade in told} == {"split"}
-    assert told[-1].reward == 1.0, told[-1].detail
-    health = CollimateClient(unix_socket=daemon_socket).health()
-    assert (health["status"], health["sessions"]) == ("ok", 0)
 
 
 CANARY_SPECS = {
