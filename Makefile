@@ -3,6 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
+# OpenEnv's two distributions own one package and can't share an environment, so its example has one of its own.
+OPENENV := .venv-openenv
+OPENENV_STAMP := $(OPENENV)/.ready
 # Most tests wait for processes rather than compute, so more of them run side by side than there are two cores.
 JOBS ?= 4
 
@@ -27,8 +30,17 @@ $(STAMP): pyproject.toml
 demo: $(STAMP)  ## The main job on this machine: Redis, sandbox daemon and worker, groups of candidates graded
 	$(BIN)/collimate demo
 
-examples: $(STAMP)  ## A fake policy under each framework's hook: slime, SkyRL, TRL, verl (OpenEnv has a venv of its own)
+$(OPENENV_STAMP): pyproject.toml examples/openenv/requirements.txt
+	$(PYTHON) -m venv $(OPENENV)
+	$(OPENENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[local]' \
+	  --requirement examples/openenv/requirements.txt
+	$(OPENENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps 'openenv>=0.10,<0.11'
+	touch $(OPENENV_STAMP)
+
+examples: $(STAMP) $(OPENENV_STAMP)  ## A fake policy under each framework's hook: slime, SkyRL, TRL, verl, OpenEnv
 	for name in slime skyrl trl verl; do echo "$$name:" && $(BIN)/python examples/$$name/run.py || exit 1; done
+	@echo "openenv:"
+	$(OPENENV)/bin/python examples/openenv/run.py
 
 test: $(STAMP)  ## The whole test suite, with real servers, daemon and workers
 	@# Real processes under leases, on few cores: what fails beside the others is tried once more by itself, and said.
@@ -57,4 +69,4 @@ soak: $(STAMP)  ## The sandbox daemon at length: 20,000 execs and 2,000 sessions
 	SOAK=long $(BIN)/python -m pytest -q -s tests/integration/test_sandboxd_soak.py
 
 clean:  ## Remove .venv, the caches and what builds leave
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info build dist
+	rm -rf $(VENV) $(OPENENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info build dist
