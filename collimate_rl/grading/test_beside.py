@@ -103,14 +103,9 @@ def grade_beside(run: GroupRun, spec: TestCodeReward, row: Row) -> None:
         cases = [_judged(each, row.refused) for each in said]
         flags = {flag for each in said for flag in each.flags} | set(smells_of(report, answer))
         first = next((k for k, each in enumerate(cases) if each[0] != "passed"), None)
+        outcomes = [CaseResult(outcome, each.ms) for (outcome, _), each in zip(cases, said, strict=True)]
         if not spec.is_file and row.asserts > 1:
-            whole = cases[0]
-            good = [k in said[0].passed and whole[0] in ("passed", "wrong_answer") for k in range(row.asserts)]
-            broken = whole[0] not in ("passed",) and all(good)
-            outcomes = [CaseResult("passed" if each else whole[0], 0.0) for each in good]
-            outcomes += [CaseResult(whole[0], 0.0)] if broken else []
-        else:
-            outcomes = [CaseResult(outcome, each.ms) for (outcome, _), each in zip(cases, said, strict=True)]
+            outcomes = _asserts(said[0], cases[0][0], row.asserts)
         passed = [each.outcome == "passed" for each in outcomes]
         detail = None
         if first is not None:
@@ -123,7 +118,7 @@ def grade_beside(run: GroupRun, spec: TestCodeReward, row: Row) -> None:
             fork_time_ms=answer.fork_time_ms,
             exec_time_ms=answer.exec_time_ms,
             raw=raw_of(answer),
-            outcome="passed" if all(passed) else cases[first][0] if first is not None else "wrong_answer",
+            outcome=next((each.outcome for each in outcomes if each.outcome != "passed"), "passed"),
             integrity="shared",
             cases=tuple(outcomes[:SHOWN_CASES]),
             cases_total=len(outcomes),
@@ -136,6 +131,15 @@ def grade_beside(run: GroupRun, spec: TestCodeReward, row: Row) -> None:
         )
 
     run.each(grade_one)
+
+
+def _asserts(said: _Said, whole: str, count: int) -> list[CaseResult]:
+    """A case per assert; one more, failed, for a test that broke off between them, or was spoilt."""
+    failed = "wrong_answer" if whole == "passed" else whole
+    if said.outcome == "passed" and whole != "passed":
+        return [CaseResult(failed, 0.0)] * count
+    cases = [CaseResult("passed" if k in said.passed else failed, 0.0) for k in range(count)]
+    return cases if whole == "passed" else [*cases, CaseResult(failed, 0.0)]
 
 
 def _credit(spec: TestCodeReward, row: Row, cases: int) -> Credit:

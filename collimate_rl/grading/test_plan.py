@@ -164,6 +164,7 @@ def _plan_of(spec: TestCodeReward, told: Told) -> tuple[Plan, str | None]:
         raise NeedsCandidate(words, report)
     if spec.is_file and not report["tests"]:
         raise SpecFault("the file has no test: everybody would pass")
+    counted(report)
     if not ops:
         raise SpecFault("the test never calls the candidate: everybody would pass")
     if told.vacuous:
