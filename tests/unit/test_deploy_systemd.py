@@ -97,9 +97,8 @@ def here(folder: Path) -> list[str]:
     """Copies that name an interpreter of this machine, since systemd looks whether there is one."""
     made = []
     for path in UNITS.values():
-        text = re.sub(r"^Documentation=.*\n", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
         copy = folder / path.name
-        copy.write_text(text.replace(PYTHON, sys.executable))
+        copy.write_text(path.read_text(encoding="utf-8").replace(PYTHON, sys.executable))
         made.append(str(copy))
     return made
 
