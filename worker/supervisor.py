@@ -59,6 +59,9 @@ HOW_ENDED = {0: "stopped", EXIT_REFUSED: "refused", EXIT_STUCK: "stuck", EXIT_CU
 LOOPS_WAIT_S = 5.0
 """How long the end waits for rounds under way: of the janitors, and of looks at the daemon."""
 
+MONITOR_WAIT_S = 1.0
+"""How long the very end waits for the pages' server, and for looks that were told to end with those loops."""
+
 
 class Refused(Exception):
     """This worker must not start, or must not go on; the message says why and what to do."""
@@ -115,7 +118,7 @@ class Supervisor:
                 logs.emit(logs.REFUSED, logging.ERROR, reason=str(error))
                 return EXIT_REFUSED
             finally:
-                self._monitor.stop(LOOPS_WAIT_S)
+                self._monitor.stop(MONITOR_WAIT_S)
                 self._board.close()
 
     def _run(self, signals: Signals) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 from collections import Counter
 from collections.abc import Callable
 
@@ -16,11 +17,13 @@ from tests.fixtures.worker_nodes import HASTY, Node, until
 
 StartNode = Callable[..., Node]
 NOTHING = "def other():\n    pass\n"
+FREQUENT = "beat_every_ms=300"
+"""Leases as long as they are in use: on a busy machine no batch may be taken over but for the death that is meant."""
 GRADED = "collimate_candidates_graded_total"
 
 
 def test_counts_are_what_was_submitted_and_outlive_a_killed_worker(node: StartNode, audit: Audit) -> None:
-    started = node(processes=2, slots=8, metrics_port=0, timing=HASTY)
+    started = node(processes=2, slots=8, metrics_port=0, timing=FREQUENT)
     pages = Pages.of(started)
     started.wait_for("worker_ready", count=2)
     late = audit.submit([RIGHT, slow(60), slow(60)], id="late", deadline_s=8.0, timeout_seconds=100)
@@ -66,6 +69,14 @@ def test_counts_are_what_was_submitted_and_outlive_a_killed_worker(node: StartNo
     assert told["collimate_janitor_leading"] == told["collimate_queue_nodes"] == told["collimate_queue_nodes_up"] == 1
     assert started.events("numbers_failed") == []
     assert started.stop() == 0
+
+
+def test_a_port_that_is_taken_refuses_the_node(node: StartNode) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        started = node(metrics_port=taken.getsockname()[1])
+        assert started.wait() == 2
+    assert "--metrics-port" in started.wait_for("refused")[0]["reason"]
+    assert started.events("process_started") == []
 
 
 def test_readiness_follows_the_daemon_and_the_server(node: StartNode, own_daemon: OwnDaemon) -> None:

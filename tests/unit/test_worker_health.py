@@ -68,6 +68,12 @@ def world() -> Iterator[World]:
     made.board.close()
 
 
+@pytest.mark.parametrize("port", [-2, 65_536])
+def test_a_port_that_cannot_be_is_refused(port: int) -> None:
+    with pytest.raises(ValueError, match="metrics_port"):
+        WorkerSettings(metrics_port=port)
+
+
 def test_all_well_is_ready(world: World) -> None:
     assert world.failing() == {}
     assert world.number(metrics.REDIS_UP) == world.number(metrics.BACKEND_UP) == 1
