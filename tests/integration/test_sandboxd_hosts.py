@@ -104,11 +104,20 @@ def daemon_process(outermost: int) -> int:
 READ_ONLY_GROUPS = (
     'for m in /sys/fs/cgroup /sys/fs/cgroup/*; do mount -o remount,bind,ro "$m" 2>/dev/null; done; exec "$@"'
 )
+SERVICE = """
+set -e
+mount --make-rprivate / && mkdir "$TMPDIR/root" && mount --rbind / "$TMPDIR/root"
+mount --bind /tmp "$TMPDIR/root/tmp"
+cd "$TMPDIR/root" && pivot_root . . && umount -l . && mount -o remount,bind,ro / && rmdir "$TMPDIR/root" && cd /
+exec setpriv --reuid 65534 --regid 65534 --clear-groups --bounding-set=-all --inh-caps=-all --no-new-privs "$@"
+"""
+"""What deploy/systemd/collimate-sandboxd.service makes of a host: a read-only root, no capabilities nor new rights."""
 FEW_RIGHTS = ["setpriv", "--inh-caps", "-all", "--bounding-set"]
 
 
 @pytest.mark.parametrize(
-    "kind", ["nobody", "root of a user namespace", "root that may not mount", "container", "no cgroups writable"]
+    "kind",
+    ["nobody", "root of a user namespace", "root that may not mount", "container", "no cgroups writable", "a service"],
 )
 def test_it_serves(everybodys: Everybodys, kind: str) -> None:
     command = {
@@ -117,6 +126,7 @@ def test_it_serves(everybodys: Everybodys, kind: str) -> None:
         "root that may not mount": [*FEW_RIGHTS, "-all,+setuid,+setgid,+kill,+chown,+dac_override,+fowner"],
         "container": everybodys.container(),
         "no cgroups writable": ["unshare", "--mount", "sh", "-c", READ_ONLY_GROUPS, "sh"],
+        "a service": ["unshare", "--mount", "sh", "-c", SERVICE, "sh"],
     }[kind]
     try:
         own = start_daemon(command=command, python=everybodys.python, env=everybodys.env)
