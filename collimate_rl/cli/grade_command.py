@@ -124,9 +124,10 @@ def daemon_errors_told(statuses: Mapping[str, int] | None = None) -> Iterator[No
         )
         sys.exit(EXIT_INFRA)
     except CollimateError as error:
-        if statuses is not None and error.error_code in statuses:
+        status = (statuses or {}).get(error.error_code or "")
+        if status is not None:
             click.echo(error.message, err=True)
-            sys.exit(statuses[error.error_code])
+            sys.exit(status)
         if error.is_misconfigured:
             raise click.UsageError(error.message) from error
         click.echo(

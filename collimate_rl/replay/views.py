@@ -13,7 +13,7 @@ from collimate_rl.grading.frames import Case, Report, failure_of, framed_lines
 from collimate_rl.grading.result import GradeResult
 from collimate_rl.guest.codec import BadTree, decode, loads
 from collimate_rl.replay.again import Again, Listener
-from collimate_rl.specs import AssertReward, PropertyReward, StdioReward, UnitTestReward
+from collimate_rl.specs import AssertReward, PropertyReward, StdioReward, TestFileReward, UnitTestReward
 from collimate_rl.specs.options import chosen
 
 MAX_TEXT: Final = 2000
@@ -50,13 +50,13 @@ def views_of(again: Again) -> list[CaseView]:
     elif isinstance(spec, PropertyReward):
         pairs = _made(listener, again)
         told = [(f"{spec.entry}({_value(given)})", _value(expected), "") for given, expected in pairs]
-    elif isinstance(spec, AssertReward):
-        return _asserts(spec, result, listener, job, report)
+    elif isinstance(spec, AssertReward | TestFileReward) and result.integrity == "split":
+        return _test_code(spec, result, listener, job, report)
     views = []
     for n, case in enumerate(result.cases):
         given, expected, came = told[n] if n < len(told) else ("", "", "")
         views.append(CaseView(outcome=case.outcome, ms=case.ms, given=given, expected=expected, came=came))
-    return _with_answers(views, report)
+    return _with_answers(views, report) if found is not None else views
 
 
 def _with_answers(views: Sequence[CaseView], report: Report | None) -> list[CaseView]:
@@ -88,13 +88,18 @@ def came_of(case: Case) -> str:
     return f"{outcome}: {words}" if words else outcome
 
 
-def _asserts(
-    spec: AssertReward, result: GradeResult, listener: Listener, job: Mapping[str, Any], report: Report | None
+def _test_code(
+    spec: AssertReward | TestFileReward,
+    result: GradeResult,
+    listener: Listener,
+    job: Mapping[str, Any],
+    report: Report | None,
 ) -> list[CaseView]:
-    """One view per assert, with the calls that it made; the whole test where there are none to tell apart."""
+    """One view per assert, or per test of a file, with the calls that it made; the whole test where there are none to
+    tell apart."""
     ops = _ops(job)
     told = _last_told(listener)
-    statements = _statements(spec)
+    statements = _tests(spec, told) if isinstance(spec, TestFileReward) else _statements(spec)
     spans = dict(told.get("spans") or ())
     views = []
     for n, case in enumerate(result.cases):
@@ -105,7 +110,7 @@ def _asserts(
         shown = calls[:CALLS_SHOWN] + ([f"… {left} more calls"] if left > 0 else [])
         text = statements[n] if n < len(statements) and not (one and len(statements) > 1) else _cut(spec.test)
         views.append(CaseView(outcome=case.outcome, ms=case.ms, given="", expected=text, came="\n".join(shown)))
-    if report is None or report.load.kind != "v":
+    if job and (report is None or report.load.kind != "v"):
         return _with_answers(views, report)
     return views
 
@@ -122,6 +127,24 @@ def _statements(spec: AssertReward) -> list[str]:
             inner = node.body if isinstance(node, ast.FunctionDef) and node.name == "check" else [node]
             asserts = [each for each in inner if isinstance(each, ast.Assert)]
             found += [_cut(ast.get_source_segment(source, each) or "") for each in asserts]
+    return found
+
+
+def _tests(spec: TestFileReward, told: Mapping[str, Any]) -> list[str]:
+    """The file's tests by name, with what ended each that did not pass, and their source."""
+    sources: dict[str, str] = {}
+    try:
+        for node in ast.walk(ast.parse(spec.test)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                sources.setdefault(node.name, ast.get_source_segment(spec.test, node) or "")
+    except (SyntaxError, ValueError, RecursionError):
+        pass  # the names alone, then
+    words = {n: (name, line) for n, (name, line, *_) in told.get("words") or ()}
+    found = []
+    for n, test in enumerate(told.get("tests") or ()):
+        ended = f": {words[n][0]} in line {words[n][1]}" if n in words else ""
+        source = sources.get(test.partition("[")[0].rpartition(".")[2], "")
+        found.append(_cut(f"{test}{ended}\n{source}".rstrip()))
     return found
 
 

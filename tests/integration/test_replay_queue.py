@@ -19,7 +19,7 @@ from collimate_rl.protocol.manifest import record_of
 from collimate_rl.replay.again import grade_again
 from collimate_rl.replay.recorded import from_queue
 from collimate_rl.replay.views import views_of
-from collimate_rl.specs import AssertReward, PropertyReward, RewardSpec, StdioReward, UnitTestReward
+from collimate_rl.specs import AssertReward, PropertyReward, RewardSpec, StdioReward, TestFileReward, UnitTestReward
 from producer import BatchHandle, Producer
 from tests.fixtures.worker_nodes import Node
 
@@ -41,6 +41,11 @@ SPECS: dict[str, tuple[RewardSpec, list[str], list[float]]] = {
         AssertReward("assert solve(1) == 271828\nassert solve(2) == 2\n", entry="solve"),
         ["def solve(x): return x", "def solve(x): return 2 if x == 2 else 271828"],
         [0, 1],
+    ),
+    "test file": (
+        TestFileReward("from solution import solve\n\ndef test_it():\n    assert solve(1) == 271828\n"),
+        ["def solve(x): return 271828", "def solve(x): return x"],
+        [1, 0],
     ),
 }
 
@@ -70,7 +75,7 @@ def here(shared_server: str, daemon_socket: str) -> tuple[str, ...]:
 @pytest.mark.parametrize("name", sorted(SPECS))
 def test_a_batch_of_the_queue_is_run_again_and_explained(producer: Producer, here: tuple[str, ...], name: str) -> None:
     spec, candidates, rewards = SPECS[name]
-    handle = graded(producer, spec, candidates, id=f"again-{name}", seed_mode="crn")
+    handle = graded(producer, spec, candidates, id=f"again-{name.replace(' ', '-')}", seed_mode="crn")
     assert [v.reward for v in handle.result(0).results] == rewards
     done = replay(f"replay/{handle.id}", *here, "--json")
     assert done.exit_code == 0, done.output
@@ -84,7 +89,7 @@ def test_a_batch_of_the_queue_is_run_again_and_explained(producer: Producer, her
         assert each["manifest"]["python"] == verdict.python != ""
         assert each["manifest"]["node"] == "n1"
         assert each["then"]["grader_version"] == each["now"]["grader_version"] == grader_version()
-    if name in ("stdio", "asserts"):
+    if name in ("stdio", "asserts", "test file"):
         assert str(SECRET) in json.dumps([case["expected"] for case in told[0]["cases"]])
     assert all(case["expected"] for each in told for case in each["cases"])
     assert all(case["came"] for each in told for case in each["cases"])
