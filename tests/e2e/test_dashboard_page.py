@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import playwright.sync_api as playwright
 import pytest
 
 from collimate_rl.queue.batches import BatchQueue
@@ -90,7 +91,17 @@ def text(watched: Watched, selector: str) -> str:
 
 
 def wait_for(watched: Watched, expression: str) -> None:
-    watched.page.wait_for_function(expression)
+    """Asked from here: the page's policy lets nobody evaluate a text in it, and playwright's own waiting would."""
+
+    def true() -> bool:
+        try:
+            return bool(watched.page.evaluate(expression))
+        except playwright.Error as error:
+            if "context was destroyed" not in error.message:  # the page is being loaded again
+                raise
+            return False
+
+    until(true, f"never true on the page: {expression}")
 
 
 ANSWERED = "Number(document.querySelector('.flow .fact:nth-child(6) .big').textContent.replace(/,/g, ''))"
@@ -130,7 +141,7 @@ def test_a_batch_is_found_and_opened_by_keyboard(browser: Browser, world: World)
     page.wait_for_url(f"**/batches/{k}")
     assert text(watched, "h1") == "needle.7"
     assert [badge.strip() for badge in page.locator("#main td .badge").all_inner_texts()] == ["passed", "wrong_answer"]
-    page.get_by_role("link", name="1: code and output").focus()
+    page.get_by_role("link", name="Candidate 1: code and output").focus()
     page.keyboard.press("Enter")
     page.wait_for_url(f"**/batches/{k}/1")
     assert text(watched, "#command") == "collimate replay finding/needle.7 --index 1"
@@ -184,7 +195,6 @@ def test_hostile_output_is_text(browser: Browser, world: World) -> None:
 
 
 def test_redis_killed_and_back(browser: Browser, world: World) -> None:
-    """The last but one: the node is not needed after it."""
     watched = browser.open(world.dashboard.url)
     wait_for(watched, "document.body.classList.contains('is-live')")
     answered = watched.page.evaluate(ANSWERED)
@@ -205,6 +215,10 @@ def test_redis_killed_and_back(browser: Browser, world: World) -> None:
     other.check()
 
 
+SHOWN = ("overview", "run", "batch", "candidate")
+WALKED = ("overview", "batches", "candidate")
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_everybody_can_use_it(browser: Browser, world: World, scheme: str) -> None:
     """Labels, landmarks, contrast, no scrolling sideways, and everything reached by Tab with its focus seen."""
@@ -221,11 +235,13 @@ def test_everybody_can_use_it(browser: Browser, world: World, scheme: str) -> No
         "none": "/batches?q=nothing.is.called.so",
         "missing": "/nowhere",
     }
-    for width in (1280, 390):
-        watched = browser.open(world.dashboard.url, scheme=scheme, width=width)
-        for name, path in pages.items():
-            watched.page.goto(world.dashboard.url + path)
-            watched.shoot(f"{name}-{scheme}-{width}")
+    watched = browser.open(world.dashboard.url, scheme=scheme)
+    for name, path in pages.items():
+        watched.page.goto(world.dashboard.url + path)
+        for width in (1280, 390):
+            watched.page.set_viewport_size({"width": width, "height": 900})
+            if name in SHOWN:
+                watched.shoot(f"{name}-{scheme}-{width}")
             found = {
                 "unlabelled": watched.page.evaluate(UNLABELLED),
                 "poor contrast": watched.page.evaluate(POOR_CONTRAST),
@@ -233,11 +249,10 @@ def test_everybody_can_use_it(browser: Browser, world: World, scheme: str) -> No
                 "sideways": watched.page.evaluate("document.documentElement.scrollWidth - innerWidth > 0"),
             }
             assert found == {"unlabelled": [], "poor contrast": [], "landmarks": [], "sideways": False}, (name, width)
-            if width == 1280:
-                wanted = watched.page.evaluate("window.reachable = " + KEYBOARD_WALK["wanted"])
-                for _ in range(wanted):
-                    watched.page.keyboard.press("Tab")
-                    assert watched.page.evaluate(KEYBOARD_WALK["seen"]) == "seen", (name, path)
-                assert watched.page.evaluate(KEYBOARD_WALK["left"]) == [], name
+        if scheme == "light" and name in WALKED:
+            for _ in range(watched.page.evaluate(KEYBOARD_WALK["wanted"])):
+                watched.page.keyboard.press("Tab")
+                assert watched.page.evaluate(KEYBOARD_WALK["seen"]) == "seen", (name, path)
+            assert watched.page.evaluate(KEYBOARD_WALK["left"]) == [], name
         watched.check()
     world.queue.cancel(k)

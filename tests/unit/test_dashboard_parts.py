@@ -258,6 +258,6 @@ def test_failing_is_ordinary_and_attacking_is_not() -> None:
 
 
 def test_the_command_that_replays_is_quoted() -> None:
-    assert replay_command("run", "id.7", "k" * 32, 0, 3) == "collimate replay run/id.7 --index 3"
-    assert replay_command("run", "id", "ab" * 16, 2, 0) == f"collimate replay {'ab' * 16} --index 0"
-    assert replay_command("r; rm -rf /", "$(x)", "k", 0, 0) == "collimate replay 'r; rm -rf //$(x)' --index 0"
+    assert replay_command("run", "id.7", 0, 3) == "collimate replay run/id.7 --index 3"
+    assert replay_command("run", "id", 2, 0) == "collimate replay run/id --index 0 --epoch 2"
+    assert replay_command("r; rm -rf /", "$(x)", 0, 0) == "collimate replay 'r; rm -rf //$(x)' --index 0"

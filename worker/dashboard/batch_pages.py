@@ -89,7 +89,7 @@ def candidate_values(batch: BatchView, index: int) -> Mapping[str, Any]:
         "output": None if verdict is None else texts.cap(texts.decode(verdict.output_tail)),
         "detail": None if verdict is None or not verdict.detail else texts.cap(verdict.detail),
         "cases": [(case, outcome_level(case.outcome).value) for case in (verdict.cases if verdict else None) or ()],
-        "command": replay_command(batch.run, batch.id, batch.k, batch.epoch, index),
+        "command": replay_command(batch.run, batch.id, batch.epoch, index),
     }
 
 
@@ -97,7 +97,7 @@ def _named(verdict: Verdict) -> str:
     return f"infra: {verdict.error_code}" if verdict.infra_error else str(verdict.outcome)
 
 
-def replay_command(run: str, identity: str, k: str, epoch: int, index: int) -> str:
-    """The command that grades this candidate again; a later epoch's batch is named by its key."""
-    name = f"{run}/{identity}" if epoch == 0 and run and identity else k
-    return f"collimate replay {shlex.quote(name)} --index {index}"
+def replay_command(run: str, identity: str, epoch: int, index: int) -> str:
+    """The command that runs this candidate again."""
+    command = f"collimate replay {shlex.quote(f'{run}/{identity}')} --index {index}"
+    return f"{command} --epoch {epoch}" if epoch else command
