@@ -53,57 +53,73 @@ def find_ground_truth(row: Mapping[str, Any]) -> Any:
         value = row.get(column)
         if column != "ground_truth" and isinstance(value, Mapping):
             value = value.get("ground_truth")
-        if not _empty(value):
+        if not is_empty(value):
             return value
-    there = {name for name, value in row.items() if not _empty(value)}
+    there = {name for name, value in row.items() if not is_empty(value)}
     if any(shape <= there for shape in _SHAPES):
         return row
     return None
 
 
-def _empty(value: Any) -> bool:
+def is_empty(value: Any) -> bool:
+    """Whether a column holds nothing: None, nothing of it, or a mapping whose values a table filled with None."""
     if isinstance(value, Mapping):
         return all(item is None for item in value.values())
-    return value is None or (hasattr(value, "__len__") and len(value) == 0)
+    if value is None or not hasattr(value, "__len__"):
+        return value is None
+    try:
+        return len(value) == 0
+    except TypeError:  # an array of no dimension has a length only by name
+        return False
 
 
 def without_gaps(value: Any) -> Any:
     """Plain containers of a value from a table: arrays become lists, and keys that a table filled with None go."""
     if isinstance(value, Mapping):
-        return {str(key): without_gaps(item) for key, item in value.items() if item is not None}
+        return {key: without_gaps(item) for key, item in value.items() if item is not None}
     if isinstance(value, (list, tuple)):
         # None inside a list is a value (an expected None), never a filler
-        return [_arrays_as_lists(item) for item in value]
-    return _arrays_as_lists(value)
+        return [plain(item) for item in value]
+    return plain(value)
 
 
-def _arrays_as_lists(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """The value without arrays and their scalars, as parquet readers give them: lists and numbers in their place."""
     if isinstance(value, Mapping):
-        return {str(key): _arrays_as_lists(item) for key, item in value.items()}
+        return {key: plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_arrays_as_lists(item) for item in value]
-    tolist = getattr(value, "tolist", None)  # numpy's arrays and scalars, as parquet readers give them
-    return _arrays_as_lists(tolist()) if callable(tolist) else value
+        items = [plain(item) for item in value]
+        return items if isinstance(value, list) else tuple(items)
+    tolist = getattr(value, "tolist", None)
+    return plain(tolist()) if callable(tolist) else value
 
 
 def same_truth(one: Any, other: Any) -> bool:
     """Whether two ground truths are the same, for grading by one of them: equal is not enough, True equals 1."""
     if one is other or (isinstance(one, str) and isinstance(other, str)):
         return one is other or one == other
-    return bool(one == other) and repr(one) == repr(other)
+    try:
+        return bool(one == other) and repr(one) == repr(other)
+    except ValueError:  # arrays don't say whether they are equal
+        return False
 
 
 def text_of(completion: Any) -> str:
     """A completion's text: the string itself, or the last assistant message of a conversation; "" where there is none.
 
-    A message's content may be text or a list of parts with `text`.
+    A message's content may be text or a list of parts with `text`. ValueError for anything else (bytes, token ids):
+    there is an answer in it that would be lost.
     """
     if isinstance(completion, str):
         return completion
-    if isinstance(completion, Sequence):
-        for message in reversed(completion):
-            if isinstance(message, Mapping) and message.get("role", "assistant") == "assistant":
-                return _content(message.get("content"))
+    if completion is None:
+        return ""
+    messages = [completion] if isinstance(completion, Mapping) else plain(completion)
+    if not isinstance(messages, Sequence) or not all(isinstance(message, Mapping) for message in messages):
+        raise ValueError(f"a completion is text or a list of messages, not {completion!r:.100}")
+    for message in reversed(messages):
+        if message.get("role", "assistant") == "assistant":
+            return _content(message.get("content"))
     return ""
 
 

@@ -23,13 +23,14 @@ from collimate_rl.errors import CollimateError
 from collimate_rl.formats import candidate_of
 from collimate_rl.grading.grader import MAX_CANDIDATES, Grader, GroupRequest, GroupScore
 from collimate_rl.hooks.policy import cannot_heal
+from collimate_rl.hooks.rows import plain
 from collimate_rl.protocol.bounds import MAX_CANDIDATE_BYTES
 from collimate_rl.rewards import RewardSpec, reward_spec_from_ground_truth
 
 log = logging.getLogger("collimate_rl.hooks")
 
-MAX_COMPLETION_CHARS: Final = 8 << 20
-"""Longer ones are not searched for code; parsing them would cost the trainer gigabytes."""
+MAX_COMPLETION_CHARS: Final = 2 << 20
+"""Longer ones are not searched for code, which would cost the trainer seconds and gigabytes."""
 DEADLINE_MARGIN_S: Final = 60.0
 """Beyond a group's deadline: a grader that keeps its own deadline answers within it."""
 MOST_PAUSE_S: Final = 15.0
@@ -193,7 +194,7 @@ class _Prepared:
 def _prepare(settings: Scored, truth: Any, members: Sequence[Member], about: str) -> _Prepared:
     """Parses the ground truth and takes the code out of the completions. For a thread: both may be megabytes."""
     try:
-        spec = reward_spec_from_ground_truth(truth, entry=settings.entry)
+        spec = reward_spec_from_ground_truth(plain(truth), entry=settings.entry)
     except ValueError as error:
         raise ValueError(f"the ground truth of {about}: {error}") from error
     candidates: dict[int, str] = {}

@@ -136,4 +136,11 @@ def _build(
 _built = lru_cache(maxsize=256)(_build)
 """Hooks read their settings at every call, on the trainer's loop: the same ones are built once."""
 
-_CONVERT: Final[Mapping[str, Callable[[Any], Any]]] = {"int": int, "float": float}
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool) or (isinstance(value, float) and not value.is_integer()):
+        raise ValueError("not a whole number")
+    return int(value)
+
+
+_CONVERT: Final[Mapping[str, Callable[[Any], Any]]] = {"int": _whole, "float": float}

@@ -55,7 +55,10 @@ class CodeEpisode:
                 f"known data set; its columns are {', '.join(map(str, extras)) or 'none'}"
             )
         turns = next((one["max_turns"] for one in [extras, *layers] if one.get("max_turns") is not None), 1)
-        self.max_turns = int(turns)
+        try:
+            self.max_turns = int(turns)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ValueError(f"max_turns of {self._name()} is a whole number, not {turns!r}") from error
         if self.max_turns < 1:
             raise ValueError(f"max_turns is at least 1, not {self.max_turns}")
         self._lock = threading.Lock()

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from collimate_rl.grading.grader import GroupScore
-from collimate_rl.hooks.rows import TRUTH_COLUMNS
+from collimate_rl.hooks.rows import TRUTH_COLUMNS, is_empty
 from collimate_rl.rewards import StdioReward, UnitTestReward, extract_code, reward_spec_from_ground_truth
 from collimate_rl.syntax import parse
 
@@ -22,7 +22,7 @@ def public_tests_of(extras: Mapping[str, Any]) -> Any:
     for place in places:
         if isinstance(place, Mapping):
             for column in PUBLIC_COLUMNS:
-                if place.get(column):
+                if not is_empty(place.get(column)):
                     return place[column]
     return None
 

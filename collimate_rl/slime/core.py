@@ -20,6 +20,7 @@ from typing import Any
 from collimate_rl.grading.grader import Grader, GroupScore
 from collimate_rl.hooks.pacing import Pace
 from collimate_rl.hooks.policy import code_of, settle
+from collimate_rl.hooks.rows import is_empty
 from collimate_rl.hooks.scoring import GroupScorer, Member, pieces
 from collimate_rl.slime.samples import (
     META_KEY,
@@ -94,7 +95,7 @@ class RewardHook:
             Member(completion=response_of(sample), seed=seed_of(sample, settings), name=describe(sample))
             for sample in samples
         ]
-        where = "metadata (its label is empty)" if isinstance(truth, dict) and not samples[0].label else "label"
+        where = "metadata (its label is empty)" if isinstance(truth, dict) and is_empty(samples[0].label) else "label"
         about = f"{members[0].name}, in its {where}"
         return await self._scorer.scores(settings, truth, members, about=about, infra_budget_s=settings.infra_budget_s)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
-from collimate_rl.hooks.rows import same_truth, seed_for
+from collimate_rl.hooks.rows import is_empty, same_truth, seed_for, text_of
 from collimate_rl.slime.settings import SlimeSettings
 
 Nested: TypeAlias = Any
@@ -51,7 +51,7 @@ def metadata_of(sample: Any) -> Mapping[str, Any]:
 def ground_truth_of(sample: Any) -> Any:
     """`sample.label`, else `sample.metadata` whole (its columns are told by shape); ValueError where both are empty."""
     label = getattr(sample, "label", None)
-    if label not in (None, "", [], {}):
+    if not is_empty(label):
         return label
     metadata = {key: value for key, value in metadata_of(sample).items() if key != META_KEY}
     if not metadata:
@@ -64,8 +64,10 @@ def ground_truth_of(sample: Any) -> Any:
 
 def response_of(sample: Any) -> str:
     """The completion's text; empty for a sample that was aborted before it said anything."""
-    response = getattr(sample, "response", None)
-    return response if isinstance(response, str) else ""
+    try:
+        return text_of(getattr(sample, "response", None))
+    except ValueError as error:
+        raise ValueError(f"the response of {describe(sample)}: {error}") from error
 
 
 def describe(sample: Any) -> str:

@@ -60,6 +60,9 @@ class TrlHook:
     ) -> list[float | None]:
         """One reward or None per completion, in order."""
         settings = HookSettings.read(given or {}, **_DEFAULTS)
+        for name, given_texts in (("prompts", prompts), ("completions", completions)):
+            if isinstance(given_texts, (str, bytes)):
+                raise ValueError(f"{name} is one text: give a list of them")
         rows = rows_of(columns, len(completions))
         asked = list(prompts) if prompts is not None else [""] * len(completions)
         if len(asked) != len(completions):
@@ -106,12 +109,14 @@ class TrlHook:
 
 def rows_of(columns: Mapping[str, Any], size: int) -> list[dict[str, Any]]:
     """The data set's rows again, from its columns; all but what is no column of `size` values (trainer_state)."""
-    named = {
-        name: values
-        for name, values in columns.items()
-        if isinstance(values, Sequence) and not isinstance(values, (str, bytes)) and len(values) == size
-    }
+    named = {name: values for name, values in columns.items() if _is_column(values) and len(values) == size}
     return [{name: values[index] for name, values in named.items()} for index in range(size)]
+
+
+def _is_column(values: Any) -> bool:
+    """Lists, tuples, arrays and a data set's own columns."""
+    indexed = hasattr(values, "__len__") and hasattr(values, "__getitem__")
+    return indexed and not isinstance(values, (str, bytes, Mapping))
 
 
 def partition(rows: Sequence[Mapping[str, Any]], prompts: Sequence[Any]) -> list[tuple[Any, list[int]]]:
