@@ -170,6 +170,7 @@ def _graded(spec: CommandReward, answer: ExecResult, report: CommandReport, deco
     flags += ["exited_early"] * (
         spec.has_results and report.state == "missing" and report.how == "e" and not report.code
     )
+    flags += ["touched_harness"] * bool(report.touched)
     late = lateness([report.late]) if report.late is not None else None
     flags += [late] if late is not None else []
     passed = [each == "passed" for each, _, _ in judged.verdicts]

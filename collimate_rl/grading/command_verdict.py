@@ -36,6 +36,8 @@ class CommandReport:
     code: int = 0
     ms: float = 0.0
     dropped: tuple[str, ...] = ()
+    touched: tuple[str, ...] = ()
+    """Test files that are no longer what they were before the command."""
     tail: bytes = b""
     seen: int = 0
     state: str = "none"
@@ -60,6 +62,7 @@ def read_command_report(stdout: str, mark: str) -> CommandReport | None:
             code=int(header["code"]),
             ms=float(header["ms"]),
             dropped=tuple(map(str, header["dropped"])),
+            touched=tuple(map(str, header["touched"])),
             tail=bytes.fromhex(header["tail"]),
             seen=int(header["seen"]),
             state=header["results"],
@@ -81,6 +84,13 @@ class Judged:
 
 def judge_command(spec: CommandReward, report: CommandReport, decoys: Decoys | None) -> Judged:
     """Judge a command that ran."""
+    if report.touched:
+        judged = _judge(spec, report, decoys)
+        return Judged(verdicts=judged.verdicts, refused=("tampered", f"{', '.join(report.touched)}: changed meanwhile"))
+    return _judge(spec, report, decoys)
+
+
+def _judge(spec: CommandReward, report: CommandReport, decoys: Decoys | None) -> Judged:
     names = spec.names[: spec.max_cases]
     count = len(names) or spec.min_tests
     if report.how in _ENDED:

@@ -15,7 +15,7 @@ from collimate_rl.guest.assemble import assemble
 MODULES: Dict[str, Sequence[str]] = {
     "runner": ("plain", "encoder", "builder", "candidate", "nursery", "waits", "holder", "runner"),
     "cases": ("plain", "encoder", "cases"),
-    "command": ("nursery", "waits", "diff", "tree", "command"),
+    "command": ("nursery", "waits", "diff", "tree", "watch", "command"),
     "beside": ("planner", "pytests", "testfile", "beside"),
     "checks": ("plain", "encoder", "checker", "builder", "decoder", "codec", "checks"),
     "judge": (

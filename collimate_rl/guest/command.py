@@ -22,6 +22,7 @@ import resource
 import select
 import shutil
 import signal
+import stat
 import sys
 import time
 from base64 import b64decode, b64encode
@@ -31,6 +32,7 @@ from collimate_rl.guest.diff import BadPatch, FilePatch, read_patch
 from collimate_rl.guest.nursery import DUMPABLE, SUBREAPER, end_orphans, prctl, slurp
 from collimate_rl.guest.tree import Escape, Rules, Tree
 from collimate_rl.guest.waits import waited
+from collimate_rl.guest.watch import changed, watched
 
 JOB = "collimate-job.json"
 AGAIN = 75  # exit code: nothing ran here, send the same exec again
@@ -264,7 +266,7 @@ def results_of(path: str, most: int) -> Tuple[str, bytes]:
     except OSError:
         return "missing", b""
     with os.fdopen(fd, "rb") as file:
-        if not os.path.isfile("/proc/self/fd/%d" % fd):
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
             return "missing", b""
         data = file.read(most + 1)
     return ("large", b"") if len(data) > most else ("ok", data)
@@ -298,13 +300,21 @@ def perform_command(job: Dict[str, Any], until: float) -> Tuple[Dict[str, Any], 
                 tree.put(path, content, mode, True)
     except (OSError, Escape) as fault:
         raise Failed("work", "the tests can't be written over it: %s" % fault) from fault
+    before = watched(tree.root, set(tests))
     child = Child(filled(job["command"], names), tree.root, env)
     child.watch(min(until, child.begun + job["case_s"]), job["out_bytes"])
     child.end()
+    touched = changed(before, watched(tree.root, set(tests)))
     state, data = results_of(results, job["results_bytes"]) if job["results"] else ("none", b"")
     header = {"stage": "ran", "how": child.how, "code": child.code, "ms": child.ms, "dropped": dropped[:100]}
     header.update(
-        {"tail": child.tail.hex(), "seen": child.seen, "results": state, "late": [child.spent, child.waits / 1e6]}
+        {
+            "tail": child.tail.hex(),
+            "seen": child.seen,
+            "results": state,
+            "touched": touched[:20],
+            "late": [child.spent, child.waits / 1e6],
+        }
     )
     return header, data
 

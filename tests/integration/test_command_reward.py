@@ -52,6 +52,14 @@ def test_an_attack_gets_nothing(attacked: dict[str, GradeResult], attack: str) -
     assert result.detail
 
 
+@pytest.mark.parametrize("attack", [name for name in ATTACKS if name.startswith("tests rewritten")])
+def test_test_files_that_change_meanwhile_spoil_the_run(attacked: dict[str, GradeResult], attack: str) -> None:
+    """Each of these would have passed."""
+    result = attacked[attack]
+    assert (result.outcome, result.cases_passed, result.flags) == ("tampered", 3, ("touched_harness",))
+    assert "tests/test_ops.py" in str(result.detail)
+
+
 def test_the_right_work_among_them_passes(attacked: dict[str, GradeResult]) -> None:
     result = attacked["the right work"]
     assert (result.reward, result.outcome, result.cases_total, result.flags) == (1.0, "passed", 3, ())

@@ -57,10 +57,15 @@ def test_programs_may_exit_as_they_like() -> None:
     assert smells_of(report(case("d", "0"), case("p", '""')), ANSWER, program=True) == ()
 
 
-@pytest.mark.parametrize("code", [0, 1, -1, 127, 139])
+@pytest.mark.parametrize("code", [0, 1, 127, 139])
 def test_no_report_is_no_flag_by_itself(code: int) -> None:
     answer = ExecResult(stdout="", stderr="", exit_code=code, fork_time_ms=0, exec_time_ms=0, total_time_ms=0, raw={})
     assert smells_of(None, answer) == ()
+
+
+def test_nobody_knows_why_an_exec_was_cut_off() -> None:
+    answer = ExecResult(stdout="", stderr="", exit_code=-1, fork_time_ms=0, exec_time_ms=0, total_time_ms=0, raw={})
+    assert smells_of(None, answer) == ("timeout_unclear",)
 
 
 def test_a_runner_that_was_killed_is_flagged() -> None:
