@@ -12,6 +12,7 @@ from __future__ import annotations
 import ast
 import builtins
 import hashlib
+import importlib
 import json
 import operator
 import os
@@ -119,7 +120,7 @@ def _is_plain(value: Any) -> bool:
 def collimate_begin(source: str, sealed: str, module: str, mocks: bool) -> None:
     """Loads the candidate, after what tests rely on (`mocks`: unittest.mock, too). The tests are still sealed."""
     if mocks:
-        import unittest.mock
+        importlib.import_module("unittest.mock")
     scene.__init__()  # type: ignore[misc]
     this = scene.module
     this.__file__ = OWN

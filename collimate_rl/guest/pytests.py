@@ -15,7 +15,7 @@ import tempfile
 import types
 import unittest
 import warnings as _warnings
-from typing import Any, Callable, Dict, Iterator, List, Optional
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 Marks = List["Mark"]
 Output = collections.namedtuple("Output", "out err")
@@ -252,7 +252,8 @@ class MonkeyPatch:
 
     def setattr(self, target: Any, name: Any, value: Any = _ABSENT, raising: bool = True) -> None:
         if value is _ABSENT:
-            target, name, value = *_found(target), name
+            value = name
+            target, name = _found(target)
         MonkeyPatch.used = True
         old = vars(target).get(name, _ABSENT) if inspect.isclass(target) else getattr(target, name, _ABSENT)
         if raising and not hasattr(target, name):
@@ -310,7 +311,7 @@ class MonkeyPatch:
             self.undoing.pop()()
 
 
-def _found(path: str) -> Any:
+def _found(path: str) -> Tuple[Any, str]:
     """The owner and the name that a dotted path ends in."""
     owner, _, name = path.rpartition(".")
     parts = owner.split(".")
@@ -319,7 +320,7 @@ def _found(path: str) -> Any:
         if not hasattr(target, part):
             importlib.import_module("%s.%s" % (target.__name__, part))
         target = getattr(target, part)
-    return [target, name]
+    return target, name
 
 
 class _Folders:

@@ -118,7 +118,7 @@ class TestFile:
             if result.error is not None:
                 raise result.error
             if result.skips or result.testsRun != 1:
-                raise Skipped
+                raise Skipped("it was skipped, or failed as expected")
 
         return body
 

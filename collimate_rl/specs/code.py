@@ -60,7 +60,8 @@ class TestCodeReward(RewardSpec):
             raise ValueError(f"entry is a function's name, not {self.entry!r}")
         if self.integrity not in INTEGRITIES:
             raise ValueError(f"integrity is one of {', '.join(INTEGRITIES)}, not {self.integrity!r}")
-        if not isinstance(self.module, str) or not self.module.isidentifier():
+        module: object = self.module
+        if not isinstance(module, str) or not module.isidentifier():
             raise ValueError(f"module is a module's name, not {self.module!r:.100}")
         check_limits(self.case_timeout_s, self.max_cases)
 

@@ -13,7 +13,7 @@ from collimate_rl.client import CollimateClient
 from collimate_rl.grading.execute import OneShotExecutor
 from collimate_rl.grading.group import grade_group
 from collimate_rl.grading.result import GradeResult
-from collimate_rl.rewards import AssertReward, PropertyReward, StdioReward, UnitTestReward
+from collimate_rl.rewards import AssertReward, PropertyReward, StdioReward, TestFileReward, UnitTestReward
 from collimate_rl.specs import _READERS as READERS
 from collimate_rl.specs import CommandReward, RewardSpec, TestFileReward
 from tests.fixtures.recording import RecordingExecutor
@@ -37,7 +37,21 @@ SPECS: dict[str, RewardSpec] = {
         f"def check(f):\n    for n in range(3):\n        assert f(n) == '{CANARY}'\n", entry="solve"
     ),
     "assert, one by one": AssertReward(
-        f"assert solve(1) == {int(CANARY, 16)}\nassert solve(2) == ('{CANARY}', 1), '{CANARY}'\n", entry="solve", per_assert=True
+        f"assert solve(1) == {int(CANARY, 16)}\nassert solve(2) == ('{CANARY}', 1), '{CANARY}'\n",
+        entry="solve",
+        per_assert=True,
+    ),
+    "a file of tests": TestFileReward(
+        f"from solution import solve\ndef test_a():\n    assert solve(1) == '{CANARY}'\n"
+        f"def test_b():\n    assert solve(2) == '{CANARY}'\n"
+    ),
+    "a checker": UnitTestReward(
+        tests=[{"input": n, "expected": CANARY} for n in range(3)],
+        checker="def check(given, got, expected): return got == expected\n",
+    ),
+    "a checker of programs": StdioReward(
+        cases=[{"stdin": f"{n}\n", "stdout": f"{CANARY}\n"} for n in range(3)],
+        checker="def check(given, got, expected): return got == expected\n",
     ),
     "stdio": StdioReward(cases=[{"stdin": f"{n}\n", "stdout": f"{CANARY}\n{n}\n"} for n in range(3)]),
     "stdio, a checker": StdioReward(

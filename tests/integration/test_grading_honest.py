@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
 
 from collimate_rl.client import CollimateClient
 from collimate_rl.formats import reward_spec_from_ground_truth
-from collimate_rl.rewards import StdioReward, UnitTestReward, grade, grade_batch
+from collimate_rl.rewards import StdioReward, TestFileReward, UnitTestReward, grade, grade_batch
 from tests.fixtures import honest
 
+HAS_NUMPY = find_spec("numpy") is not None  # the daemon's template is this interpreter
 SUMS = StdioReward([{"stdin": "3\n1 2 3\n", "stdout": "6\n"}, {"stdin": "2\n5 5\n", "stdout": "10\n"}])
 SQUARES = UnitTestReward([{"input": n, "expected": n * n} for n in (2, 3, -4)])
 HUNDRED: Any = 0
@@ -78,3 +80,50 @@ def test_output_of_every_size_and_kind(client: CollimateClient, number: int) -> 
     spec = reward_spec_from_ground_truth({"inputs": [a for a, _ in cases], "outputs": [b for _, b in cases]})
     result = grade(client, "py", code, spec, timeout_seconds=15)
     assert result.reward == 1.0, result.detail
+
+
+def test_values_of_every_kind_that_honest_code_returns(client: CollimateClient) -> None:
+    names = [name for name in honest.VALUES if HAS_NUMPY or "numpy" not in name]
+    tests = [{"input": honest.VALUES[name][0], "expected": honest.VALUES[name][1]} for name in names]
+    spec = UnitTestReward(tests, compare="json", tolerance=1e-6)
+    result = grade(client, "py", honest.VALUES_CODE, spec, timeout_seconds=60)
+    assert [name for name, case in zip(names, result.cases, strict=True) if case.outcome != "passed"] == [], (
+        result.detail
+    )
+    assert result.reward == 1.0
+
+
+def test_outputs_of_every_kind_that_honest_programs_print(client: CollimateClient) -> None:
+    names = [name for name in honest.OUTPUTS if HAS_NUMPY or "numpy" not in name]
+    cases = [(str(n), honest.OUTPUTS[name][1]) for n, name in enumerate(names)]
+    spec = reward_spec_from_ground_truth({"inputs": [a for a, _ in cases], "outputs": [b for _, b in cases]})
+    table = [honest.OUTPUTS[name][0] for name in names]
+    result = grade(client, "py", f"exec({table!r}[int(input())])\n", spec, timeout_seconds=60)
+    assert [name for name, case in zip(names, result.cases, strict=True) if case.outcome != "passed"] == [], (
+        result.detail
+    )
+
+
+def test_files_of_tests(client: CollimateClient) -> None:
+    split = TestFileReward(
+        "import pytest\nfrom solution import f\n@pytest.mark.parametrize('n', [1, 2])\n"
+        "def test_a(n):\n    assert f(n) == n\n",
+        reference="def f(n): return n\n",
+    )
+    live = TestFileReward(
+        "import unittest\nfrom unittest.mock import patch\nclass TestCases(unittest.TestCase):\n"
+        "    @patch('os.getcwd', return_value='/x')\n"
+        "    def test_a(self, mock):\n        self.assertEqual(f(1), '/x')\n"
+    )
+    good, bad = grade_batch(client, "py", ["def f(n): return n\n", "def f(n): return 1\n"], split)
+    assert (good.reward, bad.reward, good.integrity, good.cases_total) == (1.0, 0.5, "split", 2), good.detail
+    codes = ["import os\ndef f(n): return os.getcwd()\n", "import os\ndef f(n): os._exit(0)\n"]
+    good, bad = grade_batch(client, "py", codes, live)
+    assert (good.reward, bad.reward, good.integrity) == (1.0, 0.0, "shared"), good.detail
+
+
+def test_a_checker_judges_in_a_fork_of_its_own(client: CollimateClient) -> None:
+    checker = "def check(given, got, expected): return sum(map(int, got.split())) == int(given)\n"
+    spec = StdioReward([{"stdin": "5", "stdout": "2 3"}], checker=checker)
+    good, bad = grade_batch(client, "py", ["print(1, int(input()) - 1)\n", "print(2, 2)\n"], spec)
+    assert (good.reward, bad.reward, good.integrity) == (1.0, 0.0, "split")

@@ -168,7 +168,7 @@ def test_a_missing_checker_marks_every_grade(grades: Grades) -> None:
         ("1002.0", {"relative_tolerance": 1e-6, "tolerance": 0.5}, False),
     ],
 )
-def test_tolerances_absolute_and_relative(grades: Grades, got: str, options: dict[str, float], right: bool) -> None:
+def test_tolerances_absolute_and_relative(grades: Grades, got: str, options: dict[str, Any], right: bool) -> None:
     values = UnitTestReward([{"input": 0, "expected": 1000.0}], **options)
     texts = StdioReward([{"stdin": "", "stdout": "1000.0"}], **options)
     [value] = grades(values, f"def solve(x): return {got}\n")
