@@ -70,6 +70,14 @@ def work_of(candidate: str) -> Work | None:
     return _checked({path: _base64(body.encode("utf-8", "surrogatepass")) for path, body in files.items()}, ())
 
 
+def is_work(candidate: str) -> bool:
+    """Whether there is work in the text, readable or not."""
+    try:
+        return work_of(candidate) is not None
+    except ValueError:
+        return True
+
+
 def _from_json(text: str) -> Work | None:
     try:
         wire = json.loads(text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from collimate_rl.grading.command_work import is_work
 from collimate_rl.grading.grader import GroupScore
 from collimate_rl.hooks.rows import TRUTH_COLUMNS, is_empty
 from collimate_rl.rewards import StdioReward, UnitTestReward, extract_code, reward_spec_from_ground_truth
@@ -66,7 +67,9 @@ def _public_failures(public: Any, score: GroupScore, entry: str) -> Iterator[str
 
 
 def _syntax_error(answer: str, entry: str) -> str | None:
-    """Why the code does not parse, which says nothing about any test; None where it does."""
+    """Why the code does not parse, which says nothing about any test; None where it does, or the answer is a patch."""
+    if is_work(answer):
+        return None
     code = extract_code(answer, entry=entry)
     if code[:1] in (" ", "\t"):
         code = "def body():\n" + code  # a bare body, as HumanEval's prompts are continued

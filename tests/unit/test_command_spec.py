@@ -10,7 +10,9 @@ import pytest
 
 from collimate_rl.formats import candidate_of
 from collimate_rl.grading.command_work import Escapes, work_of
+from collimate_rl.grading.grader import GroupScore
 from collimate_rl.rewards import CommandReward, UnitTestReward, reward_spec_from_ground_truth, spec_from_wire
+from collimate_rl.skyrl.feedback import feedback
 from tests.fixtures.command_tasks import FAIL_TO_PASS, PASS_TO_PASS, RIGHT, task
 
 
@@ -157,6 +159,12 @@ def test_a_completion_is_read_by_its_spec() -> None:
     assert work_of(candidate_of(task(), completion)) == work_of(RIGHT)
     assert candidate_of(task(), "<think>never ends") == ""
     assert candidate_of(UnitTestReward([], "f"), "```python\ndef f(): pass\n```") == "def f(): pass"
+
+
+def test_a_patch_is_not_called_bad_python() -> None:
+    score = GroupScore(reward=0.0, outcome="wrong_answer", cases=("wrong_answer",), cases_total=1)
+    assert "SyntaxError" in feedback("```python\ndef f(:\n```", score, None, None, "f")
+    assert "SyntaxError" not in feedback(f"```diff\n{RIGHT}```", score, None, None, "f")
 
 
 ROW = {
