@@ -13,7 +13,7 @@ from collimate_rl.client import CollimateClient
 from collimate_rl.grading.execute import OneShotExecutor
 from collimate_rl.grading.group import grade_group
 from collimate_rl.grading.result import GradeResult
-from collimate_rl.rewards import AssertReward, PropertyReward, StdioReward, TestFileReward, UnitTestReward
+from collimate_rl.rewards import AssertReward, PropertyReward, StdioReward, UnitTestReward
 from collimate_rl.specs import _READERS as READERS
 from collimate_rl.specs import CommandReward, RewardSpec, TestFileReward
 from tests.fixtures.recording import RecordingExecutor
