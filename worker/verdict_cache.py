@@ -21,8 +21,8 @@ from collimate_rl.queue.replies import Grant, Hold
 from worker.persist import persist
 
 SPECS: Final = frozenset({"unit_test", "property", "stdio", "assert", "test_file"})
-"""Spec types whose verdicts follow from what the digest covers, where the candidate was apart from its tests. Registered
-ones and commands may ask the world."""
+"""Spec types whose verdicts follow from what the digest covers, where the candidate was apart from its tests.
+Registered ones and commands may ask the world."""
 STEADY: Final = frozenset({"passed", "wrong_answer", "runtime_error", "no_code", "no_entry_point", "unencodable"})
 """Outcomes, overall and of a case, that neither time limits nor memory nor a lost process lead to."""
 HARMLESS: Final = frozenset(
