@@ -202,6 +202,8 @@ def test_redis_killed_and_back(browser: Browser, world: World) -> None:
     wait_for(watched, "!document.getElementById('trouble').hidden")
     assert "Redis is away since" in text(watched, "#trouble")
     assert watched.page.evaluate(ANSWERED) == answered
+    assert watched.page.evaluate(POOR_CONTRAST) == []
+    assert text(watched, "footer").startswith("Last read at")
     watched.shoot("redis-away")
     other = browser.open(world.dashboard.url, f"/batches/{world.hostile}")
     assert text(other, "h1") == "Not to be read now"

@@ -71,6 +71,11 @@ def test_the_wheel_holds_the_packages_and_nothing_beside_them(wheel: Path) -> No
     scripts = {path.name for path in (ROOT / "collimate_rl" / "queue" / "scripts").glob("*.lua")}
     assert scripts
     assert {f"collimate_rl/queue/scripts/{name}" for name in scripts} <= set(names)
+    pages = {
+        name for name in tracked_files() if name.startswith(("worker/dashboard/templates/", "worker/dashboard/static/"))
+    }
+    assert len(pages) > 8
+    assert pages <= set(names)
     tops_of_ours = ("collimate_rl/", "producer/", "worker/")
     modules = {name for name in tracked_files() if name.startswith(tops_of_ours) and name.endswith(".py")}
     assert modules <= set(names)

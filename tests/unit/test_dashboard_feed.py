@@ -52,12 +52,34 @@ def test_an_outage_keeps_the_last_numbers_and_says_since_when() -> None:
         for wall[0] in (110.0, 120.0):
             look = await feed.look()
             assert (look.numbers, look.read_at, look.since) == (1, 100.0, 110.0)
-            assert "could not be reached" in look.trouble
+            assert ("could not be reached" in look.trouble, look.away) == (True, True)
         queue.away, wall[0] = False, 130.0
         look = await feed.look()
-        assert (look.numbers, look.read_at, look.trouble, look.since) == (4, 130.0, "", None)
+        assert (look.numbers, look.read_at, look.trouble, look.away, look.since) == (4, 130.0, "", False, None)
 
     asyncio.run(scene())
+
+
+def test_what_cannot_be_understood_ends_no_watch(caplog: pytest.LogCaptureFixture) -> None:
+    async def scene() -> None:
+        def read() -> int:
+            if next(reads) == 1:
+                raise ValueError("no number")
+            return 7
+
+        reads = iter(range(1000))
+        feed = Feed(read, every_s=0.001)
+        async with feed.watched():
+            while (look := await feed.after(0, 60)) is None or not look.trouble:
+                await asyncio.sleep(0)
+            assert (look.numbers, look.away) == (7, False)
+            assert "no number" in look.trouble
+            while (look := await feed.look()).trouble:
+                await asyncio.sleep(0)
+        await feed.close()
+
+    asyncio.run(scene())
+    assert "a look at the queue broke off" in caplog.text
 
 
 def test_nobody_watching_means_nothing_is_read() -> None:

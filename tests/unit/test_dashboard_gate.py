@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 from http.cookies import SimpleCookie
 from pathlib import Path
 from typing import Any
@@ -206,6 +207,15 @@ def test_what_is_refused_ends_with_2(
     monkeypatch.delenv("COLLIMATE_DASHBOARD_TOKEN", raising=False)
     assert main(words) == 2
     assert told in capsys.readouterr().err
+
+
+def test_without_its_extra_it_says_what_to_install(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "worker.dashboard.command", raising=False)
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    assert main(["dashboard"]) == 2
+    assert "the dashboard needs uvicorn: pip install 'collimate-rl[dashboard]'" in capsys.readouterr().err
 
 
 def test_a_port_that_is_taken_is_told(capsys: pytest.CaptureFixture[str]) -> None:

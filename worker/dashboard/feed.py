@@ -4,15 +4,17 @@ none is."""
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from collimate_rl.errors import CollimateError
+from collimate_rl.errors import CollimateError, RedisUnavailable
 
 T = TypeVar("T")
+_log = logging.getLogger("worker.dashboard")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +29,8 @@ class Look(Generic[T]):
     """When these were read."""
     trouble: str = ""
     """Why the latest look found nothing; '' when it did."""
+    away: bool = False
+    """The trouble is that the server can't be reached, which passes."""
     since: float | None = None
     """Since when there has been trouble."""
 
@@ -108,20 +112,25 @@ class Feed(Generic[T]):
 
     async def _again(self) -> None:
         before = self._latest
+        numbers, trouble, away = None, "", False
         try:
-            numbers, trouble = await asyncio.to_thread(self._read), ""
+            numbers = await asyncio.to_thread(self._read)
         except CollimateError as error:
-            numbers, trouble = None, error.message
+            trouble, away = error.message, isinstance(error, RedisUnavailable)
+        except Exception as error:  # noqa: BLE001  (what stands on the server is others' doing; the next look may do)
+            _log.exception("a look at the queue broke off")
+            trouble = f"what the queue holds could not be understood: {error!r}"
         now = self._wall()
         self._looked_at = self._clock()
-        if numbers is not None:
+        if not trouble:
             self._latest = Look(serial=before.serial + 1, numbers=numbers, read_at=now)
         else:
             self._latest = Look(
                 serial=before.serial + 1,
                 numbers=before.numbers,
                 read_at=before.read_at,
-                trouble=trouble or "nothing was read",
+                trouble=trouble,
+                away=away,
                 since=before.since if before.trouble else now,
             )
         async with self._changed:

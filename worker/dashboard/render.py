@@ -40,6 +40,7 @@ class Renderer:
             rate=texts.rate,
             reward=texts.reward,
             clip=texts.clip,
+            sentence=texts.sentence,
             clock=clock,
             stamp=stamp,
             iso=iso,
@@ -98,8 +99,9 @@ def trouble_words(look: Look[Numbers]) -> str:
     if not look.trouble:
         return ""
     since = "" if look.since is None else f" since {clock(look.since)}"
+    what = "Redis is away" if look.away else "The queue can\u2019t be read"
     shown = "" if look.numbers is None else f" What is shown is of {clock(look.numbers.at)}."
-    return f"Redis is away{since}: {look.trouble}.{shown} It is tried again every two seconds."
+    return f"{what}{since}: {texts.sentence(look.trouble)}{shown} It is tried again every two seconds."
 
 
 def clock(at: float | None) -> str:

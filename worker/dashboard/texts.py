@@ -61,6 +61,11 @@ def clip(text: str, limit: int) -> str:
     return line if len(line) <= limit else line[: limit - 1] + "\u2026"
 
 
+def sentence(text: str) -> str:
+    """With a mark at its end."""
+    return text if text.endswith((".", "?", "!")) else f"{text}."
+
+
 def seconds(value: float | None) -> str:
     """`0.4 s`, `12 s`, `3 min`, `2 h 05 min`, `3 d 4 h`; a dash for None."""
     if value is None:

@@ -85,7 +85,8 @@
   function took(event) {
     const told = JSON.parse(event.data);
     lost("");
-    setText("mode", "Live, read");
+    setText("mode", told.ok ? "Live, read" : "Last read");
+    body.classList.toggle("is-live", told.ok);
     if (told.at) setText("at", told.at);
     setText("trouble-words", told.trouble);
     byId("trouble").hidden = told.ok;
