@@ -130,7 +130,7 @@ def carry_over(tree: Tree, job: Dict[str, Any], own: List[str]) -> List[str]:
             else:
                 tree.put(path, content, mode)
     except (ValueError, OSError) as fault:
-        raise Failed("escape" if isinstance(fault, Escape) else "work", "%s" % fault) from fault
+        raise Failed("escape" if type(fault) is Escape else "work", "%s" % fault) from fault
     return dropped
 
 

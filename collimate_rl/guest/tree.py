@@ -13,7 +13,11 @@ LARGEST = 64 << 20
 
 
 class Escape(ValueError):
-    """A path that leads out of the tree, or over a link."""
+    """A path that leads out of the tree."""
+
+
+class Blocked(Escape):
+    """A path that is in the tree, and a link, a folder or the like is in its way."""
 
 
 def parts_of(path: str) -> List[str]:
@@ -50,7 +54,7 @@ class Tree:
                     below = os.open(part, FOLDER, dir_fd=at)
                 except OSError as fault:
                     if not force:
-                        raise Escape("%s: %r is no folder, or a link to one" % ("/".join(parts), part)) from fault
+                        raise Blocked("%s: %r is no folder, or a link to one" % ("/".join(parts), part)) from fault
                     os.unlink(part, dir_fd=at)
                     os.mkdir(part, 0o755, dir_fd=at)
                     below = os.open(part, FOLDER, dir_fd=at)
@@ -62,7 +66,7 @@ class Tree:
         return at
 
     def get(self, path: str) -> Optional[bytes]:
-        """A regular file's bytes; None where there is no such file. Escape for a link, and what else is none."""
+        """A regular file's bytes; None where there is no such file. Blocked for a link, and what else is none."""
         parts = parts_of(path)
         try:
             folder = self._folder(parts, False, False)
@@ -73,15 +77,15 @@ class Tree:
         except FileNotFoundError:
             return None
         except OSError as fault:
-            raise Escape("%s is a link, or can't be read" % path) from fault
+            raise Blocked("%s is a link, or can't be read" % path) from fault
         finally:
             os.close(folder)
         with os.fdopen(fd, "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise Escape("%s is no regular file" % path)
+                raise Blocked("%s is no regular file" % path)
             data = file.read(LARGEST + 1)
         if len(data) > LARGEST:
-            raise Escape("%s is too large" % path)
+            raise Blocked("%s is too large" % path)
         return data
 
     def has(self, path: str) -> bool:
@@ -89,7 +93,7 @@ class Tree:
         parts = parts_of(path)
         try:
             folder = self._folder(parts, False, False)
-        except (FileNotFoundError, Escape):
+        except (FileNotFoundError, Blocked):
             return False
         try:
             os.stat(parts[-1], dir_fd=folder, follow_symlinks=False)
@@ -120,11 +124,11 @@ class Tree:
             return None
         if stat.S_ISDIR(found):
             if not force:
-                raise Escape("%s is a folder" % path)
+                raise Blocked("%s is a folder" % path)
             shutil.rmtree(os.path.join(self.root, path))
             return None
         if not stat.S_ISREG(found) and not force:
-            raise Escape("%s is a link, or no regular file" % path)
+            raise Blocked("%s is a link, or no regular file" % path)
         os.unlink(name, dir_fd=folder)
         return stat.S_IMODE(found) if stat.S_ISREG(found) else None
 

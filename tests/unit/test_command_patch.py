@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from collimate_rl.guest.command import patched
 from collimate_rl.guest.diff import BadPatch, read_patch
-from collimate_rl.guest.tree import Escape, Rules, Tree
+from collimate_rl.guest.tree import Blocked, Escape, Rules, Tree
 from collimate_rl.specs.command import DENIED, DENIED_FOLDERS, SHADOWED
 
 OLD = b"one\ntwo\nthree\nfour\n"
@@ -158,7 +158,7 @@ def test_links_are_never_followed(tmp_path: Path) -> None:
     os.symlink(outside / "f", place / "file")
     for path in ("folder/f", "file"):
         for attempt in (tree.get, lambda p: tree.put(p, b"mine")):
-            with pytest.raises(Escape):
+            with pytest.raises(Blocked):
                 attempt(path)  # type: ignore[operator]
     tree.put("folder/f", b"ours", force=True)
     tree.put("file", b"ours", force=True)
@@ -176,7 +176,7 @@ def test_a_forced_file_takes_the_place_of_whatever_is_there(tmp_path: Path) -> N
     os.mkfifo(tmp_path / "pipe")
     tree.put("pipe", b"ours", force=True)
     assert [tree.get(path) for path in ("tests/test_a.py", "b/c", "pipe")] == [b"ours"] * 3
-    with pytest.raises(Escape):
+    with pytest.raises(Blocked):
         tree.put("b", b"")
 
 

@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from collimate_rl.grading.execute import ExecRequest, Role
+from collimate_rl.sandbox import ExecResult
+from tests.fixtures.plain_executor import answer
+from worker.executor import NodeExecutor, RetryPolicy
 from worker.slots import Slots, SlotTimeout
 
 LONG_S = 60.0
@@ -92,3 +96,27 @@ def test_a_stop_ends_the_waiting(tmp_path: Path) -> None:
     threading.Timer(0.05, stop.set).start()
     with elsewhere.slot(until=far()), elsewhere.slot(until=far()), slots.quiet_slot(until=far(), others=1, stop=stop):
         assert slots.held == 1
+
+
+@pytest.mark.parametrize(("quiet", "others", "held"), [(False, 1, 1), (True, 1, 3), (True, 2, 2), (True, None, 1)])
+def test_what_is_run_once_more_gets_it(tmp_path: Path, quiet: bool, others: int | None, held: int) -> None:
+    slots = Slots(tmp_path, 4)
+    seen: list[int] = []
+
+    class Inner:
+        def run(self, request: ExecRequest, *, role: Role, index: int | None) -> ExecResult:
+            seen.append(slots.held)
+            return answer("", 0, request)
+
+    execute = NodeExecutor(
+        Inner(),
+        slots,
+        RetryPolicy(),
+        until=far(),
+        stop=threading.Event(),
+        on_retry=lambda _index, _error, _pause: None,
+        quiet_others=others,
+    )
+    execute.run(ExecRequest(code="", quiet=quiet), role="runner", index=0)
+    assert seen == [held]
+    assert slots.held == 0
