@@ -70,7 +70,7 @@ class BatchQueue:
         self.queue = check_name("queue", queue)
         self.timing = timing or Timing()
         self._scripts: dict[str, Callable[..., list[Any]]] = {
-            name: lua.bind(client, name, self.timing) for name in lua.SCRIPTS
+            name: lua.bind(client, name, self.timing) for name in (*lua.SCRIPTS, *lua.READING)
         }
 
     def _run(self, script: str, *args: str | bytes | int) -> list[Any]:
@@ -342,6 +342,12 @@ class BatchQueue:
         """
         reply = self._run("tally", self.queue, token, start, end, *groups)
         return TallyReply(Tallied(_word(reply)), _text(reply[1]) if len(reply) > 1 else "")
+
+    def gists(self, ks: Iterable[str]) -> list[tuple[str, ...]]:
+        """For each batch a word (`OK`, `GONE`, `BIG`) and, after `OK`, six texts per candidate, as in the script."""
+        some = list(ks)
+        reply = self._run("gist", *some) if some else []
+        return [tuple(_text(part) for part in one) for one in reply]
 
     # Looking on.
 

@@ -36,6 +36,8 @@ SCRIPTS = (
     "purge",
     "tally",
 )
+READING = ("gist",)
+"""Scripts that change nothing, and so have no transition."""
 _ANSWERING = re.compile(r"\b(?:answer|due_answer)\(")
 
 

@@ -8,37 +8,55 @@ does not lead, or read from another place than where the cursor is.
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from collimate_rl.errors import BadMessage, UnknownVersion
 from collimate_rl.protocol import BatchResult, keys
 from collimate_rl.protocol.bounds import is_name
-from collimate_rl.queue import codec, faults
-from collimate_rl.queue._raw import raw, text
+from collimate_rl.queue import faults
+from collimate_rl.queue._raw import text
 from collimate_rl.queue.batches import BatchQueue
 from collimate_rl.queue.clients import translate_errors
 from collimate_rl.queue.counts import MICRO, SLOT_S, name_of, step_of
 from collimate_rl.queue.numbers import DAY, HOUR, RECENT_S
 from collimate_rl.queue.replies import Tallied
 
-LOT = 128
+LOT = 64
 """Answers that are counted together, at most, ..."""
-LOT_CANDIDATES = 2_048
-"""... and about so many candidates: their results are in memory at once."""
+LOT_CANDIDATES = 1_024
+"""... and about so many candidates."""
+AT_ONCE = 8
+"""The server takes so many results apart in one go: some milliseconds, in which it does nothing else."""
 ROUND_S = 1.0
 """A round begins no further lot after this: mending must not wait for counting."""
 MAX_NAMES = 1_500
 """Of so many names something is counted in one step; what is beyond is not."""
+NO_BATCH = "0" * 32
+_KEY = re.compile(r"[0-9a-f]{32}")
 SLOT_KEEP_MS = (RECENT_S + 300) * 1000
 
 
 @dataclass(frozen=True, kw_only=True)
+class Told:
+    """What is counted of one candidate."""
+
+    reward: float | None
+    """None when it is infra-flagged."""
+    code: str
+    outcome: str
+    node: str
+    recovered: str
+    flags: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Answered:
-    """One entry of the stream of answers, with the result that it stands for."""
+    """One entry of the stream of answers, with what its result says of each candidate."""
 
     entry: str
     at_ms: int
@@ -51,8 +69,8 @@ class Answered:
     flagged: int
     wait_ms: int | None
     took_ms: int | None
-    result: BatchResult | None
-    """None when it is gone already, or cannot be read."""
+    verdicts: tuple[Told, ...] | None
+    """None when the result is gone already, or cannot be read."""
 
 
 class AnswerCounter:
@@ -106,24 +124,67 @@ class AnswerCounter:
                 if taken and candidates > LOT_CANDIDATES:
                     break
                 taken.append((text(entry), told))
-            with client.pipeline(transaction=False) as pipe:
-                for _, told in taken:
-                    pipe.get(keys.BatchKeys(told.get("k", "")).done)
-                blobs = pipe.execute(raise_on_error=False)
-        return [_answered(entry, told, blob) for (entry, told), blob in zip(taken, blobs, strict=True)]
+        ks = [told.get("k", "") for _, told in taken]
+        gists = self._gists([k if _KEY.fullmatch(k) else NO_BATCH for k in ks])
+        return [
+            _answered(entry, told, self._whole(k) if gist[0] == "BIG" else _apart(gist))
+            for (entry, told), k, gist in zip(taken, ks, gists, strict=True)
+        ]
+
+    def _gists(self, ks: Sequence[str]) -> list[tuple[str, ...]]:
+        found: list[tuple[str, ...]] = []
+        for at in range(0, len(ks), AT_ONCE):
+            found += self._queue.gists(ks[at : at + AT_ONCE])
+        return found
+
+    def _whole(self, k: str) -> tuple[Told, ...] | None:
+        try:
+            result = self._queue.result(k)
+        except (BadMessage, UnknownVersion):
+            return None  # counted by what its entry says, and as unread
+        return None if result is None else told_of(result)
 
 
 def _number(told: str | None) -> int | None:
     return int(told) if told is not None and told.isdecimal() else None
 
 
-def _answered(entry: str, told: Mapping[str, str], blob: Any) -> Answered:
-    result = None
-    if blob is not None and not isinstance(blob, Exception):
-        try:
-            result = codec.unpack_result(raw(blob))
-        except (BadMessage, UnknownVersion):
-            pass  # counted by what its entry says, and as unread
+def _apart(gist: Sequence[str]) -> tuple[Told, ...] | None:
+    """From what the script `gist` says of a batch."""
+    if gist[0] != "OK":
+        return None
+    found = []
+    for at in range(1, len(gist) - 5, 6):
+        reward, code, outcome, node, recovered, flags = gist[at : at + 6]
+        found.append(
+            Told(
+                reward=float(reward) if reward else None,
+                code=code,
+                outcome=outcome,
+                node=node,
+                recovered=recovered,
+                flags=tuple(filter(None, flags.split(","))),
+            )
+        )
+    return tuple(found)
+
+
+def told_of(result: BatchResult) -> tuple[Told, ...]:
+    """The same of a whole result."""
+    return tuple(
+        Told(
+            reward=verdict.reward,
+            code=verdict.error_code or "",
+            outcome=verdict.outcome or "",
+            node=verdict.node,
+            recovered=verdict.recovered,
+            flags=verdict.flags,
+        )
+        for verdict in result.results
+    )
+
+
+def _answered(entry: str, told: Mapping[str, str], verdicts: tuple[Told, ...] | None) -> Answered:
     return Answered(
         entry=entry,
         at_ms=int(entry.partition("-")[0]),
@@ -135,7 +196,7 @@ def _answered(entry: str, told: Mapping[str, str], blob: Any) -> Answered:
         flagged=_number(told.get("flagged")) or 0,
         wait_ms=_number(told.get("wait")),
         took_ms=_number(told.get("took")),
-        result=result,
+        verdicts=verdicts,
     )
 
 
@@ -153,21 +214,21 @@ def counts_of(answer: Answered) -> Counter[str]:
     for what, ms in (("wait", answer.wait_ms), ("took", answer.took_ms)):
         if ms is not None:
             found[f"{what}:{step_of(ms)}"] += 1
-    if answer.result is None:
+    if answer.verdicts is None:
         found["unread"] += 1
         return found
-    for verdict in answer.result.results:
+    for verdict in answer.verdicts:
         if verdict.node:
             found[f"node:{name_of(verdict.node)}"] += 1
-        if verdict.infra_error:
-            code = name_of(str(verdict.error_code))
+        if verdict.reward is None:
+            code = name_of(verdict.code)
             found[f"code:{code}"] += 1
             if verdict.node:
                 found[f"node_code:{name_of(verdict.node)}:{code}"] += 1
             continue
-        found["reward"] += round((verdict.reward or 0.0) * MICRO)
+        found["reward"] += round(verdict.reward * MICRO)
         found["zeros"] += verdict.reward == 0.0
-        found[f"outcome:{name_of(str(verdict.outcome))}"] += 1
+        found[f"outcome:{name_of(verdict.outcome)}"] += 1
         if verdict.recovered != "none":
             found[f"recovered:{name_of(verdict.recovered)}"] += 1
         for flag in verdict.flags:
@@ -217,7 +278,7 @@ def summary(answer: Answered) -> dict[str, Any]:
     """What a list shows of one answered batch; JSON data."""
     found = counts_of(answer)
     graded = found["graded"]
-    verdicts = () if answer.result is None else answer.result.results
+    verdicts = answer.verdicts or ()
     return {
         "k": answer.k,
         "run": answer.run,

@@ -12,13 +12,14 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from collimate_rl.cli.app import app
-from collimate_rl.protocol import keys
+from collimate_rl.protocol import Verdict, infra_verdict, keys
 from collimate_rl.protocol.timeline import timeline_of
 from collimate_rl.queue.batch_list import list_batches
 from collimate_rl.queue.batch_view import find_k, read_batch
@@ -26,6 +27,7 @@ from collimate_rl.queue.batches import BatchQueue
 from collimate_rl.queue.clients import connect_commands
 from collimate_rl.queue.numbers import DAY, read_numbers
 from collimate_rl.queue.server import LocalRedis, find_servers
+from collimate_rl.queue.tally import AnswerCounter, _apart, told_of
 from producer import Producer
 from tests.fixtures.queue_batches import make_batch, passed, put, take
 from tests.fixtures.worker_batches import CRASH, RIGHT, SPEC, WRONG, Audit, slow
@@ -150,6 +152,40 @@ def test_numbers_survive_what_is_purged_half_written_or_not_ours(each_queue: Bat
     assert find_k(queue, "run/b1") is None
     with pytest.raises(ValueError, match="run/id"):
         find_k(queue, "b3")
+
+
+def test_counting_takes_of_results_what_is_in_them_however_large_or_broken(each_queue: BatchQueue) -> None:
+    queue = each_queue
+    mixed = put(queue, make_batch(id="mixed", k=3))
+    grant = take(queue, mixed)
+    first = Verdict(
+        index=0, reward=1 / 3, outcome="wrong_answer", node="n1", recovered="read", flags=("nan", "cached"), detail="d"
+    )
+    assert queue.verdict(grant.hold, first).value == "ACCEPTED"
+    queue.verdict(grant.hold, passed(1))
+    queue.publish(grant.hold, [infra_verdict(2, "draining", "\udc80", node="n1")])
+    large = put(queue, make_batch(id="large", k=140))
+    grant = take(queue, large, owner="o2", worker="w2")
+    for index in range(140):
+        queue.verdict(grant.hold, replace(passed(index), output_tail=bytes(4096)))
+    queue.publish(grant.hold)
+    broken = put(queue, make_batch(id="broken"))
+    queue.cancel(broken)
+    queue.client.set(keys.BatchKeys(broken).done, b"\xde\x00\x01")
+    queue.client.xadd(keys.answers(queue.queue), {"k": "no key", "run": "a:b", "n": "many"})
+
+    result = queue.result(mixed)
+    assert result is not None
+    gists = queue.gists([mixed, large, broken, "f" * 32])
+    assert [gist[0] for gist in gists] == ["OK", "BIG", "GONE", "GONE"]
+    assert _apart(gists[0]) == told_of(result)
+    queue.lease(f"janitor:{queue.queue}", "leader", 60_000)
+    assert AnswerCounter(queue, "another").round() == 0
+    assert AnswerCounter(queue, "leader").round() == 4
+    assert AnswerCounter(queue, "leader").round() == 0
+    total = read_numbers(queue).total
+    assert (total.batches, total.candidates, total.graded, total.infra, total.unread) == (4, 145, 142, 3, 2)
+    assert (total.flags, total.recovered, total.codes) == ({"nan": 1, "cached": 1}, {"read": 1}, {"draining": 1})
 
 
 @pytest.fixture

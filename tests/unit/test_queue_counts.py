@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from collimate_rl.protocol import BatchResult, ResultStatus, Verdict, infra_verdict
 from collimate_rl.queue.batch_list import _line
 from collimate_rl.queue.counts import MAX_STEP, Counts, Spread, added, edges, name_of, percentile, step_of
-from collimate_rl.queue.tally import MAX_NAMES, Answered, _flat, counts_of, grouped, summary
+from collimate_rl.queue.tally import MAX_NAMES, Answered, _flat, counts_of, grouped, summary, told_of
 
 
 def answered(*verdicts: Verdict, run: str = "r", at_ms: int = 1_700_000_000_000, known: bool = True) -> Answered:
@@ -40,7 +40,7 @@ def answered(*verdicts: Verdict, run: str = "r", at_ms: int = 1_700_000_000_000,
         flagged=flagged,
         wait_ms=40,
         took_ms=400,
-        result=result if known else None,
+        verdicts=told_of(result) if known else None,
     )
 
 
