@@ -273,10 +273,18 @@ def results_of(path: str, most: int) -> Tuple[str, bytes]:
 
 
 def perform_command(job: Dict[str, Any], until: float) -> Tuple[Dict[str, Any], bytes]:
-    tree = make_base(job)
+    """All of it, in a place of its own for the results and an empty home."""
     place = "/tmp/collimate-%s" % os.urandom(16).hex()
-    os.mkdir(place, 0o700)
-    os.mkdir(place + "/home", 0o700)
+    for folder in (place, place + "/home"):
+        os.mkdir(folder, 0o700)
+    try:
+        return perform_in(job, until, place)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def perform_in(job: Dict[str, Any], until: float, place: str) -> Tuple[Dict[str, Any], bytes]:
+    tree = make_base(job)
     results = place + "/results.xml"
     names = {"{python}": sys.executable or "python3", "{root}": tree.root, "{results}": results}
     names["{decoys}"] = " ".join(path for path, _ in job["decoys"])
