@@ -35,6 +35,11 @@ REFUSED: Final = {
 }
 """What spoils a pass, unless the row's own code speaks of it."""
 
+_OWN: Final = ("ImportError", "ModuleNotFoundError")
+"""What no candidate could mend."""
+_OF_RECORDERS: Final = ("TypeError", "AttributeError")
+"""What comes of a recorder in a class's place: deriving from it, for one."""
+
 
 class RowCache:
     """The rows last used, or the faults that they have, by their specs' digests. Bounded in number and in bytes."""
@@ -158,6 +163,8 @@ def _plan_of(spec: TestCodeReward, told: Told) -> tuple[Plan, str | None]:
         words = f"the row's own code fails{where}, whoever the candidate is: {failure[0]}: {failure[2]}"
         if failure[0] == "Unsupported":
             raise SpecFault(words + "; a CommandReward can run the real pytest")
+        if failure[0] in _OWN or not (spec.is_file or spec.reference is not None or failure[0] in _OF_RECORDERS):
+            raise SpecFault(words)
         raise NeedsCandidate(words, report)
     if not ops and "plan_cut" in report["flags"]:
         words = "the test can't be planned: it comes to no call of the candidate in the time that it has"

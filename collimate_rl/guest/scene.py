@@ -294,7 +294,8 @@ class Run:
         self.session.step()
 
     def exploring(self) -> bool:
-        return self.session.off
+        """Whether failures are swallowed. Before the first call they are the row's own, whoever the candidate is."""
+        return self.session.off and (self.session.calls > 0 or bool(self.tests))
 
     def case_opens(self, k: int) -> None:
         self.step()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -375,5 +375,6 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", sorted(FAULTS))
 def test_what_cannot_be_graded_so_is_the_specs_fault(execute: OneShotExecutor, fault: str) -> None:
+    spec = replace(FAULTS[fault], integrity="split")
     with pytest.raises(ValueError, match=fault):
-        grade_group(execute, FAULTS[fault], ["def f(*a): return 1\n"], seeds=[None])
+        grade_group(execute, spec, ["def f(*a): return 1\n"], seeds=[None])

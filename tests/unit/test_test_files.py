@@ -203,6 +203,20 @@ def test_a_row_that_only_its_reference_can_judge(grades: Grades, plain_executor:
         grades(TestFileReward("from solution import add\ndef test_a(mocker): add(1, 2)\n"), RIGHT)
 
 
+@pytest.mark.parametrize(
+    "spec",
+    [
+        AssertReward("import no_such_module\nassert f(1) == 1\n"),
+        AssertReward("x = 1 / 0\nassert f(1) == 1\n"),
+        TestFileReward("import no_such_module\nfrom solution import f\ndef test_a(): assert f(1) == 1\n"),
+        TestFileReward("from solution import f\nx = 1 / 0\ndef test_a(): assert f(1) == 1\n"),
+    ],
+)
+def test_what_fails_for_every_candidate_is_the_rows_fault(grades: Grades, spec: RewardSpec) -> None:
+    with pytest.raises(SpecFault, match=r"own code fails|be counted without a candidate"):
+        grades(spec, "def f(x): return x\n")
+
+
 def test_a_later_test_is_not_moved_by_an_earlier_one_that_ends_early(
     grades: Grades, plain_executor: PlainExecutor
 ) -> None:
