@@ -13,7 +13,7 @@ JOBS ?= 4
 CHAOS_SEED ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo examples test fast lint bench chaos soak clean
+.PHONY: help setup demo examples test fast lint docs bench chaos soak clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,6 +56,9 @@ lint: $(STAMP)  ## ruff, mypy strict, import-linter
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+
+docs:  ## Write the pages of docs/reference/api from the sources
+	$(PYTHON) -m docs.apigen
 
 bench: $(STAMP)  ## Ratios within one run: isolated against plain, queued against inline
 	$(BIN)/python -m benchmarks

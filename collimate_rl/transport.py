@@ -15,17 +15,27 @@ from collimate_rl.gateway import GatewayClient
 class SessionClient(Protocol):
     """What grading and `Sandbox` need of a client. Answers are the wire's dicts, failures `CollimateError`s."""
 
-    def health(self) -> dict[str, Any]: ...
+    def health(self) -> dict[str, Any]:
+        """What the backend says of itself: status, templates, capabilities."""
+        ...
 
     def create_session(
         self, template_id: str, *, egress: Mapping[str, Any] | None = None, label: str | None = None
-    ) -> dict[str, Any]: ...
+    ) -> dict[str, Any]:
+        """Fork the template; the answer has a `session_id`. `label` only where health lists that capability."""
+        ...
 
-    def get_session(self, session_id: str) -> dict[str, Any]: ...
+    def get_session(self, session_id: str) -> dict[str, Any]:
+        """One session, as `list_sessions` has it; a `CollimateError` with status 404 when it is gone."""
+        ...
 
-    def list_sessions(self) -> list[dict[str, Any]]: ...
+    def list_sessions(self) -> list[dict[str, Any]]:
+        """The live sessions."""
+        ...
 
-    def delete_session(self, session_id: str) -> dict[str, Any]: ...
+    def delete_session(self, session_id: str) -> dict[str, Any]:
+        """Delete it; one that is gone already is no error."""
+        ...
 
     def session_exec(
         self,
@@ -37,7 +47,9 @@ class SessionClient(Protocol):
         files: Sequence[Mapping[str, str]] | None = None,
         timeout_seconds: int = 30,
         seed: str | None = None,
-    ) -> dict[str, Any]: ...
+    ) -> dict[str, Any]:
+        """Run something in a session, at most `timeout_seconds` (1 to 3600); an exit code of -1 is that limit."""
+        ...
 
     def exec_once(
         self,
@@ -50,7 +62,9 @@ class SessionClient(Protocol):
         timeout_seconds: int = 30,
         seed: str | None = None,
         egress: Mapping[str, Any] | None = None,
-    ) -> dict[str, Any]: ...
+    ) -> dict[str, Any]:
+        """`session_exec` in a fresh fork of the template, which is discarded."""
+        ...
 
 
 def connect(

@@ -76,4 +76,6 @@ class Grader(Protocol):
     is a `ValueError`. Must not block the running loop, and stops working on a group whose task is cancelled.
     """
 
-    async def grade_group(self, request: GroupRequest) -> list[GroupScore]: ...
+    async def grade_group(self, request: GroupRequest) -> list[GroupScore]:
+        """One score per candidate of the request, in order."""
+        ...

@@ -28,6 +28,7 @@ class FakeGrader:
         self.most_waiting = 0
 
     async def grade_group(self, request: GroupRequest) -> list[GroupScore]:
+        """Note the request, wait for `gate` if there is one, and give what `judge` says of each candidate."""
         self.requests.append(request)
         self.waiting += 1
         self.most_waiting = max(self.most_waiting, self.waiting)

@@ -41,3 +41,5 @@ async def async_reward_func(
 
 
 make_reward_func = _hook.make
+"""`reward_func` with settings of its own, for trainers that share a process: `make_reward_func(seed_mode="crn")`;
+`is_async=True` gives a coroutine function. ValueError for settings that do not fit."""
