@@ -102,7 +102,6 @@ def grade(
         template=template,
         spec=spec.to_wire(),
         candidates=[text],
-        seeds=[seed],
         timeout_seconds=timeout_seconds,
         with_inputs=True,
     )

@@ -59,7 +59,6 @@ def grade_rows(
             template=row["template"],
             spec=row["spec"].to_wire(),
             candidates=row["candidates"],
-            seeds=[None] * len(results),
             timeout_seconds=row["timeout_seconds"],
             with_inputs=False,
         )

@@ -65,7 +65,7 @@ def manifest_of(batch: GradeBatch, verdict: Verdict) -> Manifest:
         python=verdict.python,
         sdk=verdict.sdk,
         grader_version=verdict.grader_version,
-        seed=verdict.seed or batch.seeds[verdict.index] or "",
+        seed=verdict.seed,
         seed_ack=verdict.seed_ack,
         timeout_seconds=batch.timeout_seconds,
         case_timeout_s=batch.case_timeout_s,
@@ -87,6 +87,9 @@ def manifest_of(batch: GradeBatch, verdict: Verdict) -> Manifest:
 def record_of(batch: GradeBatch, *, with_inputs: bool) -> dict[str, Any]:
     """What a line of results says once about its batch, as JSON data: how it was graded, and by their hashes what.
 
+    Not the seeds: a producer that asks again for a batch holds others than those that it was graded under, which each
+    verdict has.
+
     `with_inputs`: the spec and the candidates themselves too, so that `collimate replay` needs nothing else.
     """
     named = {"run": batch.run, "id": batch.id, "epoch": batch.epoch}
@@ -94,7 +97,6 @@ def record_of(batch: GradeBatch, *, with_inputs: bool) -> dict[str, Any]:
         template=batch.template,
         spec=json.loads(batch.spec),
         candidates=batch.candidates,
-        seeds=batch.seeds,
         timeout_seconds=batch.timeout_seconds,
         case_timeout_s=batch.case_timeout_s,
         egress=batch.egress,
@@ -108,7 +110,6 @@ def group_record(
     template: str,
     spec: Mapping[str, Any],
     candidates: Sequence[str],
-    seeds: Sequence[str | None],
     timeout_seconds: int,
     case_timeout_s: float | None = None,
     egress: Mapping[str, Any] | None = None,
@@ -118,7 +119,6 @@ def group_record(
     record: dict[str, Any] = {
         "protocol": VERSION,
         "template": template,
-        "seeds": list(seeds),
         "timeout_seconds": timeout_seconds,
         "case_timeout_s": case_timeout_s,
         "egress": None if egress is None else dict(egress),

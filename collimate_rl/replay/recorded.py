@@ -109,13 +109,14 @@ def from_line(line: Mapping[str, Any], rows: Iterable[str] | None = None) -> Rec
         hashes = [text_sha256(code) for code in candidates]
         if hashes != batch["candidates_sha256"] or spec_sha256(json.dumps(spec)) != batch["spec_sha256"]:
             raise CannotReplay("the line's candidates or spec are not those that its hashes are of: it was edited")
+        answers = tuple(_answer(n, each) for n, each in enumerate(_results_of(line)))
         return Recorded(
             name=_name(batch),
             template=batch["template"],
             spec=spec,
             candidates=candidates,
-            seeds=tuple(batch["seeds"]),
-            answers=tuple(_answer(n, each) for n, each in enumerate(_results_of(line))),
+            seeds=tuple(answer.seed for answer in answers),
+            answers=answers,
             timeout_seconds=batch["timeout_seconds"],
             case_timeout_s=batch.get("case_timeout_s"),
             egress=batch.get("egress"),

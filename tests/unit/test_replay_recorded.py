@@ -24,7 +24,7 @@ CODE = "def solve(x): return 2"
 
 def line(*, with_inputs: bool = True, **fields: Any) -> dict[str, Any]:
     record = group_record(
-        template="py", spec=SPEC.to_wire(), candidates=[CODE], seeds=[None], timeout_seconds=5, with_inputs=with_inputs
+        template="py", spec=SPEC.to_wire(), candidates=[CODE], timeout_seconds=5, with_inputs=with_inputs
     )
     told = {"reward": 1.0, "outcome": "passed", "seed": SEED, "cases": [{"outcome": "passed", "ms": 1.0}]}
     return {"id": "a", "results": [{**told, "cases_total": 1, "cases_passed": 1}], "batch": record, **fields}
