@@ -57,8 +57,9 @@ class BatchHandle:
         """Waits for the answer, at most `timeout` seconds (`TimeoutError`; None waits as long as it takes: a submitted
         batch is always answered, at the latest some 30 s after its deadline while the server can be reached).
 
-        Raises `GraderChanged` when another grader judged than the one that the run is held to; `BatchGone` when the
-        answer is no longer kept, `QueueError` when the producer was closed or lost its name. Infra-flagged candidates are no error here: see `BatchResult.rewards`.
+        Raises `GraderChanged` when another grader judged than the one that the run is held to; `BatchGone` when
+        the answer is no longer kept, `QueueError` when the producer was closed or lost its name. Infra-flagged
+        candidates are no error here: see `BatchResult.rewards`.
         """
         if not self._finished.wait(timeout):
             hint = self._producer.unserved
