@@ -57,7 +57,8 @@ class GraderPin:
                 return GraderChanged(
                     f"batch {result.id!r} was judged by grader {version} on node {verdict.node!r}, and run "
                     f"{self._run!r} is held to {wanted}: its rewards may not compare with those before. "
-                    "Bring every worker to one release and start a new epoch or run; or pass grader_version=None to take any"
+                    "Bring every worker to one release and start a new epoch or run; or pass grader_version=None to "
+                    "take any"
                 )
         return None
 
