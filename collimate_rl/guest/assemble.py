@@ -13,9 +13,10 @@ import keyword
 import re
 import string
 import tokenize
+from collections import Counter
 from functools import lru_cache
 from importlib.resources import files
-from typing import Dict, FrozenSet, Iterable, Iterator, List, NamedTuple, Sequence, Set, Tuple, Union
+from typing import Dict, FrozenSet, Iterable, Iterator, List, Mapping, NamedTuple, Sequence, Set, Tuple, Union
 
 from collimate_rl.syntax import parse
 
@@ -37,7 +38,8 @@ class Source:
         self.tree = parse(text)
         self.nodes = list(ast.walk(self.tree))
         self.tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
-        self.words = {token.string for token in self.tokens if token.type == tokenize.NAME}
+        self.words = Counter(token.string for token in self.tokens if token.type == tokenize.NAME)
+        self.imports = [s for s in self.tree.body if isinstance(s, ast.Import) and not any(a.asname for a in s.names)]
 
 
 class Renames(NamedTuple):
@@ -54,13 +56,14 @@ def assemble(modules: Sequence[str]) -> str:
     sources = [_module(name) for name in modules]
     nodes = [node for source in sources for node in source.nodes]
     kept = frozenset(node.arg for node in nodes if isinstance(node, ast.keyword) and node.arg)
-    taken = set().union(*[source.words for source in sources])
+    words = sum((source.words for source in sources), Counter[str]())
     renames = Renames(
         kept=kept,
-        members=_shortened((name for source in sources for name in _private_members(source)), taken),
-        shared=_shortened((name for source in sources for name in _own_globals(source.tree) - kept), taken),
+        members=_shortened((name for source in sources for name in _private_members(source)), words),
+        shared=_shortened((name for source in sources for name in _own_globals(source.tree) - kept), words),
     )
-    return "from __future__ import annotations\n" + "".join(_minified(source, renames) for source in sources)
+    head = "from __future__ import annotations\n" + _imports(sources)
+    return head + "".join(_minified(source, renames) for source in sources)
 
 
 @lru_cache(maxsize=None)
@@ -70,7 +73,14 @@ def _module(name: str) -> Source:
 
 def minified(text: str, kept: Iterable[str] = ()) -> str:
     """One module in fewer characters, its own names for others to use left alone."""
-    return _minified(Source(text), Renames(kept=frozenset(kept)))
+    source = Source(text)
+    return _imports([source]) + _minified(source, Renames(kept=frozenset(kept)))
+
+
+def _imports(sources: Sequence[Source]) -> str:
+    """One statement for what the modules import by its own name at their top level."""
+    names = {alias.name for source in sources for statement in source.imports for alias in statement.names}
+    return "import " + ",".join(sorted(names)) + "\n" if names else ""
 
 
 def _minified(source: Source, renames: Renames) -> str:
@@ -177,6 +187,7 @@ def _statements_to_drop(source: Source) -> Dict[Place, Tuple[Place, str]]:
             if not isinstance(body, list) or not body or not isinstance(body[0], ast.stmt):
                 continue
             going = [s for s in body if _goes(s, typing_names) and not (_is_tuple_class(node) and _is_field(s))]
+            going += source.imports if node is source.tree else []
             for statement in going:
                 needed = len(going) == len(body) and statement is body[0] and not isinstance(node, ast.Module)
                 stand_in = _stand_in(statement) or ("pass" if needed else "")
@@ -238,7 +249,8 @@ def _own_globals(tree: ast.Module) -> Set[str]:
         if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
             found.add(statement.name)
         elif not isinstance(statement, (ast.Import, ast.ImportFrom)):
-            found |= {name for node in ast.walk(statement) for name in _bound(node)}
+            arguments = {a for node in ast.walk(statement) if isinstance(node, ast.Lambda) for a in ast.walk(node.args)}
+            found |= {name for node in ast.walk(statement) if node not in arguments for name in _bound(node)}
     return {name for name in found if len(name) > 2 and name != "main"}
 
 
@@ -290,9 +302,10 @@ def _outside_functions(tree: ast.AST) -> Iterator[ast.AST]:
             yield from _outside_functions(child)
 
 
-def _shortened(names: Iterable[str], taken: Set[str]) -> Dict[str, str]:
-    free = ("_" + name for name in _short_names() if "_" + name not in taken)
-    return dict(zip(sorted(set(names)), free))
+def _shortened(names: Iterable[str], words: Mapping[str, int]) -> Dict[str, str]:
+    """Short names that are no word yet, the shortest for what is named most often."""
+    free = ("_" + name for name in _short_names() if "_" + name not in words)
+    return dict(zip(sorted(set(names), key=lambda name: (-words[name], name)), free))
 
 
 def _short_names() -> Iterator[str]:
