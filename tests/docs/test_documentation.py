@@ -64,7 +64,7 @@ def everything() -> str:
 @pytest.mark.parametrize("fence", [f for f in fences() if f.language == "python"], ids=str)
 def test_python_snippets_compile_and_say_what_they_need(fence: Fence) -> None:
     compile(fence.code, str(fence), "exec")
-    known = {"tour", "daemon", "gateway", "queue", "openenv"}
+    known = {"tour", "daemon", "gateway", "queue", "unserved", "openenv"}
     assert fence.run in known, "a test runs each: put <!-- run: … --> above it"
 
 

@@ -60,6 +60,13 @@ def test_snippets_that_need_the_queue(fence: Fence, redis_url: str, worker: Chil
     run(fence, code, tmp_path)
 
 
+@pytest.mark.parametrize("fence", needing("unserved"), ids=str)
+def test_snippets_on_a_queue_that_no_node_serves(fence: Fence, redis_url: str, tmp_path: Path) -> None:
+    code = fence.code.replace("unix:run/redis.sock", redis_url)
+    assert code != fence.code
+    run(fence, code, tmp_path)
+
+
 @pytest.fixture
 def tour_port(daemon_socket: str, tmp_path: Path) -> Iterator[int]:
     """The daemon of the tour, started as the README says, on another port."""
