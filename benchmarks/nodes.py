@@ -56,11 +56,11 @@ class Site:
         self._stack.close()
 
     @contextmanager
-    def workers(self, processes: int) -> Iterator[None]:
-        """A supervisor with so many worker processes, all of them waiting for a bell."""
+    def workers(self, processes: int, slots: int | None = None) -> Iterator[None]:
+        """A supervisor with so many worker processes, all of them waiting for a bell; two slots per core by default."""
         self.starts += 1
         argv = [sys.executable, "-m", "worker", "--queue", QUEUE, "--node", NODE, "--processes", str(processes)]
-        argv += ["--slots", str(2 * len(os.sched_getaffinity(0)))]
+        argv += ["--slots", str(slots or 2 * len(os.sched_getaffinity(0)))]
         argv += ["--backend", f"unix:{self._directory / 'site.sock'}", "--grace", "3"]
         argv += ["--state-dir", str(self._directory / "state")]
         log = self._directory / f"worker-{self.starts}.log"

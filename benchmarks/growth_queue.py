@@ -1,0 +1,164 @@
+"""What the queue itself takes as it grows: batches that wait, runs that share it, candidates of a batch. No sandboxes:
+the scripts on a real server, called as producers and workers call them, one at a time."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from benchmarks.measure import median
+from benchmarks.sweeps import Point, Sweep
+from collimate_rl.protocol import GradeBatch, Verdict, batch_key, content_hash, keys
+from collimate_rl.queue.batches import BatchQueue
+from collimate_rl.queue.clients import connect_commands
+from collimate_rl.queue.janitor import QueueJanitor
+from collimate_rl.queue.replies import Claimed
+from collimate_rl.queue.server import LocalRedis
+
+WAITING = (10, 100, 1_000, 10_000, 100_000)
+RUNS = (1, 10, 100, 1_000)
+WIDTHS = (1, 8, 64, 512)
+SHARED = 2_000
+"""Batches that wait while the number of runs grows."""
+CALLS = 40
+NO_BOUND = 10_000_000
+_SOURCE = "def solve(a, b):\n    return a * b\n"
+
+
+class Waiting:
+    """A queue on a server of its own, and what waits on it."""
+
+    def __init__(self, url: str) -> None:
+        self._client = connect_commands(url)
+        self._url = url
+        self.queue = BatchQueue(self._client)
+        self._numbers = itertools.count()
+        self.length = 0
+
+    def close(self) -> None:
+        self._client.close()
+
+    def submit(self, run: str, width: int = 1) -> str:
+        number = next(self._numbers)
+        batch = GradeBatch(
+            run=run,
+            id=str(number),
+            producer="bench",
+            template="py",
+            candidates=(_SOURCE,) * width,
+            spec='{"type": "unit_test"}',
+            seeds=(None,) * width,
+        )
+        k = batch_key(run, 0, batch.id)
+        self.queue.submit(k, batch, content_hash(batch), window=NO_BOUND, depth=NO_BOUND)
+        self.length += 1
+        return k
+
+    def fill(self, count: int, runs: int) -> None:
+        """Until so many wait, by turns of so many runs."""
+        while self.length < count:
+            self.submit(f"run-{self.length % runs}")
+
+    def pop(self) -> str:
+        """The batch whose bell is first, as an rq worker takes it off."""
+        bell: Any = self._client.lpop(keys.rq_queue(self.queue.queue))
+        self.length -= 1
+        return str(bell.decode()[:32])
+
+    def grade(self, k: str, width: int = 1) -> None:
+        """Claim, a verdict each, publish."""
+        reply = self.queue.claim(k, f"o{next(self._numbers)}", "w", "n")
+        if reply.word is not Claimed.OK or reply.grant is None:
+            raise RuntimeError(f"a batch that waits could not be claimed: {reply}")
+        for index in range(width):
+            self.queue.verdict(reply.grant.hold, Verdict(index=index, reward=1.0, outcome="passed"))
+        self.queue.publish(reply.grant.hold)
+
+    def look(self) -> None:
+        """One round of the queue's janitor."""
+        QueueJanitor(self.queue, "bench").run_once()
+
+    def cpu_s(self) -> float:
+        """CPU time of the server so far: steadier than wall time where other work runs beside it."""
+        told = self._client.info("cpu")
+        return float(told["used_cpu_user"]) + float(told["used_cpu_sys"])
+
+    def cost(self, call: Callable[[], object], count: int, calls: int = 1) -> float:
+        """Milliseconds of the server's CPU for each of `calls` in a call; the median of four lots."""
+        lots = []
+        for _ in range(4):
+            began = self.cpu_s()
+            for _ in range(max(1, count // 4)):
+                call()
+            lots.append((self.cpu_s() - began) / max(1, count // 4) / calls * 1000)
+        return median(lots)
+
+
+@contextmanager
+def waiting() -> Iterator[Waiting]:
+    """A server that holds nothing."""
+    with LocalRedis() as server:
+        made = Waiting(server.url)
+        try:
+            yield made
+        finally:
+            made.close()
+
+
+def costs(site: Waiting) -> dict[str, float]:
+    """A submit of a run that has some waiting, one of a run that has none; a batch's way; a janitor's round."""
+    lone = itertools.count()
+    return {
+        "submit, its run waits": site.cost(lambda: site.submit("run-0"), CALLS),
+        "submit, a run without": site.cost(lambda: site.submit(f"lone-{next(lone)}"), CALLS),
+        "claim, verdict, publish": site.cost(lambda: site.grade(site.pop()), CALLS),
+        "janitor's round": site.cost(site.look, 4),
+    }
+
+
+def queue_length(budget_s: float, lengths: tuple[int, ...] = WAITING) -> Sweep:
+    """Batches of eight runs that wait, as many as there is time to submit."""
+    points: list[Point] = []
+    end, per_batch_s = time.monotonic() + budget_s, 0.0
+    with waiting() as site:
+        for length in lengths:
+            began, before = time.monotonic(), site.length
+            if points and began + per_batch_s * (length - before) > end:
+                break
+            site.fill(length, 8)
+            per_batch_s = (time.monotonic() - began) / max(1, length - before)
+            points.append(Point(x=length, ms=costs(site)))
+    return Sweep(key="queue-length", what="batches waiting", unit="call (CPU of the server)", points=tuple(points))
+
+
+def runs(lengths: tuple[int, ...] = RUNS, shared: int = SHARED) -> Sweep:
+    """The same number of batches waits, of ever more runs."""
+    points = []
+    for count in lengths:
+        with waiting() as site:
+            site.fill(shared, count)
+            points.append(Point(x=count, ms=costs(site)))
+    return Sweep(
+        key="runs",
+        what="runs",
+        unit="call (CPU of the server)",
+        points=tuple(points),
+        expected=f"{shared:,} batches wait, shared by the runs",
+    )
+
+
+def widths(sizes: tuple[int, ...] = WIDTHS) -> Sweep:
+    """One batch at a time through an empty queue, of ever more candidates; costs are per candidate."""
+    points = []
+    with waiting() as site:
+        for width in sizes:
+            count = max(3, CALLS // width)
+            submit = site.cost(lambda width=width: site.submit("run", width), count, width)  # type: ignore[misc]
+            grade = site.cost(lambda width=width: site.grade(site.pop(), width), count, width)  # type: ignore[misc]
+            points.append(Point(x=width, ms={"submit": submit, "claim, verdicts, publish": grade}))
+    return Sweep(
+        key="queue-width", what="candidates of a batch", unit="candidate (CPU of the server)", points=tuple(points)
+    )
