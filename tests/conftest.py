@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 pytest_plugins = (
+    "tests.fixtures.run_setup",
     "tests.fixtures.authority",
     "tests.fixtures.local_gateways",
     "tests.fixtures.plain_executor",
