@@ -1,4 +1,4 @@
-"""The page about recovery says of every fault point what is left there, and which tests stop there."""
+"""The page about what holds recovery says of every fault point what is left there, and which tests stop there."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collimate_rl.queue.faults import POINTS
 from tests.fixtures.fences import ROOT
 
-PAGE = (ROOT / "docs" / "explanation" / "recovery.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "explanation" / "recovery-tests.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| `(\w+)` \| [^|]+ \| ((?:`\w+`(?:, )?)+) \|$", PAGE.split("| stopped at |")[1], re.MULTILINE)
 
 

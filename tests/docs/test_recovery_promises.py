@@ -1,4 +1,4 @@
-"""The promises of the recovery page name tests that exist."""
+"""The promises of the page about what holds recovery name tests that exist."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_every_promise_names_a_test_that_is_there() -> None:
-    page = (ROOT / "docs/explanation/recovery.md").read_text()
+    page = (ROOT / "docs/explanation/recovery-tests.md").read_text()
     table = page.split("## Promise by promise")[1].split("\n## ")[0]
     rows = [line.split("|")[1:3] for line in table.splitlines() if line.startswith("| ")][1:]
     assert len(rows) > 15
@@ -21,6 +21,6 @@ def test_every_promise_names_a_test_that_is_there() -> None:
 
 
 def test_every_file_of_promises_is_named() -> None:
-    page = (ROOT / "docs/explanation/recovery.md").read_text()
+    page = (ROOT / "docs/explanation/recovery-tests.md").read_text()
     for path in (ROOT / "tests/integration").glob("test_promises_*.py"):
         assert f"`{path.stem.removeprefix('test_')}`" in page, path.name
