@@ -154,16 +154,15 @@ def test_an_interrupt_says_how_to_go_on(tmp_path: Path, redis_url: str) -> None:
     file.write_text(row(id="a") + "\n")
     url = as_user(redis_url, "producer")
     command = [sys.executable, "-m", "producer", "submit", str(file), "--redis-url", url, "--run", "cli"]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        client = connect_commands(redis_url)
-        until(lambda: client.exists(BatchKeys(batch_key("cli", 0, "a")).payload))
-        client.close()
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
-    finally:
-        process.kill()
-        process.wait()
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            client = connect_commands(redis_url)
+            until(lambda: client.exists(BatchKeys(batch_key("cli", 0, "a")).payload))
+            client.close()
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert (process.returncode, out) == (130, "")
     assert "takes it up again" in err
     assert "Traceback" not in err
