@@ -6,7 +6,6 @@ import inspect
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -36,21 +35,6 @@ SHARED = {name for name in dir(collimate_rl.Sandbox) if name not in ("connect_ur
     "timeout",
     "id",
 }
-COMMANDS = {
-    "collimate demo": ["collimate_rl.cli", "demo"],
-    **{
-        f"collimate {name}": ["collimate_rl.cli", name]
-        for name in (
-            *("grade", "serve", "doctor", "bake", "status", "fleet", "burst", "rl", "images"),
-            *("replay", "top", "trace"),
-        )
-    },
-    "python -m collimate_rl.local_backend": ["collimate_rl.local_backend"],
-    "python -m collimate_rl.local_gateway": ["collimate_rl.local_gateway"],
-    "python -m collimate_rl.queue.serve": ["collimate_rl.queue.serve"],
-    "python -m producer submit": ["producer", "submit"],
-    "python -m worker": ["worker"],
-}
 
 
 def text_of(*parts: str) -> str:
@@ -58,7 +42,9 @@ def text_of(*parts: str) -> str:
 
 
 def everything() -> str:
-    return "\n".join(path.read_text(encoding="utf-8") for path in documents())
+    """What people wrote: the pages that are made of the sources prove nothing."""
+    pages = [path for path in documents() if path.parent.name != "api"]
+    return "\n".join(path.read_text(encoding="utf-8") for path in pages)
 
 
 @pytest.mark.parametrize("fence", [f for f in fences() if f.language == "python"], ids=str)
@@ -73,31 +59,6 @@ def test_shell_snippets_are_shell(fence: Fence) -> None:
     bash = shutil.which("bash")
     assert bash is not None
     subprocess.run([bash, "-n"], input=fence.code, text=True, check=True, timeout=30)
-
-
-@pytest.mark.parametrize("document", documents(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_links_lead_somewhere(document: Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", document.read_text(encoding="utf-8")):
-        if not target.startswith(("https://", "http://")):
-            assert (document.parent / target).exists(), f"{document} links to {target}, which is not there"
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_option_is_documented(command: str) -> None:
-    module, *rest = COMMANDS[command]
-    shown = subprocess.run(
-        [sys.executable, "-m", module, *rest, "--help"],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-        cwd=ROOT,
-    ).stdout
-    reference = text_of("docs", "reference", "cli.md")
-    section = re.split(r"^## ", reference, flags=re.MULTILINE)
-    about = next(part for part in section if part.startswith(f"`{command}"))
-    missing = {option for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+", shown) if option not in about}
-    assert missing <= {"--help", "--version"}, f"docs/reference/cli.md does not say what these are: {sorted(missing)}"
 
 
 def test_every_setting_in_the_environment_is_documented() -> None:
@@ -159,5 +120,5 @@ def test_every_method_of_the_gateway_is_documented() -> None:
 
 
 def test_nothing_names_this_workplace() -> None:
-    for path in [*documents(), ROOT / "CHANGELOG.md", ROOT / "Procfile", ROOT / "Makefile"]:
+    for path in [*documents(), ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", ROOT / "Procfile", ROOT / "Makefile"]:
         assert not re.search(r"/work/|/root/", path.read_text()), path
