@@ -87,8 +87,14 @@ def _health(numbers: Numbers) -> Table:
     style = "red" if recent.infra else ""
     table.add_row("last 10 min", Text(f"infra errors {share(recent.infra_share)}: {named(recent.codes)}", style=style))
     statuses = {name: count for name, count in recent.statuses.items() if name != "graded"}
-    table.add_row("", f"recoveries: {named(recent.recovered)}; batches not graded: {named(statuses)}")
+    # As `Text`: what stands between square brackets in somebody's names is no markup.
+    table.add_row("", Text(f"recoveries: {named(recent.recovered)}; batches not graded: {named(statuses)}"))
     table.add_row("", f"in quarantine {numbers.quarantined:,}; expired {recent.statuses.get('expired', 0):,}")
+    if recent.unread:
+        told = (
+            f"{recent.unread:,} answers could not be read: mean rewards leave {recent.unread_graded:,} candidates out"
+        )
+        table.add_row("", Text(told, style="red"))
     if not numbers.janitor:
         waiting = f" {numbers.uncounted:,} answers wait to be counted." if numbers.uncounted else ""
         table.add_row("", Text(f"no janitor leads: lost batches are not found.{waiting}", style="red"))
@@ -124,7 +130,7 @@ def _smells(run: RunNumbers, counts: Counts) -> dict[str, int]:
 def plot(run: RunNumbers) -> str:
     """The last steps' mean rewards, a bar each, from 0 to 1; steps without any are left out."""
     means = [point.mean_reward for point in run.rewards if point.mean_reward is not None][-PLOT_WIDTH:]
-    return "".join(BARS[min(len(BARS) - 1, int(value * len(BARS)))] for value in means)
+    return "".join(BARS[max(0, min(len(BARS) - 1, int(value * len(BARS))))] for value in means)
 
 
 def _nodes(numbers: Numbers) -> Table:

@@ -87,5 +87,8 @@ def _line(moment: Moment, indent: str) -> str:
 
 
 def _time(at: float) -> str:
-    whole = int(at)
-    return f"{time.strftime('%H:%M:%S', time.localtime(whole))}.{int((at - whole) * 1000):03d}"
+    try:
+        whole = int(at)
+        return f"{time.strftime('%H:%M:%S', time.localtime(whole))}.{int((at - whole) * 1000):03d}"
+    except (ValueError, OverflowError, OSError):  # a producer says when it submitted, and may say anything
+        return "          --"

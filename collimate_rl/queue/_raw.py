@@ -4,10 +4,44 @@ from __future__ import annotations
 
 from typing import Any
 
+from redis.client import Pipeline
+from redis.exceptions import ResponseError
+
+_MAX_DIGITS = 18
+
 
 def text(raw: Any) -> str:
-    return raw.decode("utf-8", "surrogatepass") if isinstance(raw, bytes) else str(raw)
+    if not isinstance(raw, bytes):
+        return str(raw)
+    try:
+        return raw.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:  # nothing of ours
+        return raw.decode("utf-8", "backslashreplace")
 
 
 def raw(value: Any) -> bytes:
     return value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogatepass")
+
+
+def integer(raw: Any) -> int | None:
+    """An integer that stands on the server; None where none does, or something else."""
+    told = "" if raw is None else text(raw)
+    digits = told.removeprefix("-")
+    return int(told) if digits.isdecimal() and len(digits) <= _MAX_DIGITS else None
+
+
+def whole_ms(score: float) -> int:
+    """A sorted set's score as a time in ms; 0 for what is none (`inf`, that is)."""
+    return int(score) if abs(score) < 10**_MAX_DIGITS else 0
+
+
+def answers_of(pipe: Pipeline) -> list[Any]:
+    """A pipeline's answers; None for a key of another type, so that one foreign key hides nothing but itself.
+
+    Whatever else the server refuses (a right, memory) is raised.
+    """
+    told: list[Any] = pipe.execute(raise_on_error=False)
+    for answer in told:
+        if isinstance(answer, Exception) and type(answer) is not ResponseError:
+            raise answer
+    return [None if isinstance(answer, Exception) else answer for answer in told]

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from collimate_rl.protocol import BatchStatus, keys
-from collimate_rl.queue._raw import text
+from collimate_rl.queue._raw import answers_of, integer, text
 from collimate_rl.queue.batches import BatchQueue
 from collimate_rl.queue.clients import translate_errors
 
@@ -121,7 +121,7 @@ def _line(fields: Mapping[str, str]) -> BatchLine | None:
             took_ms=None if told["took"] is None else float(told["took"]),
             recovered=int(told["recovered"]),
         )
-    except (KeyError, ValueError, TypeError, AttributeError):  # another version's
+    except (KeyError, ValueError, TypeError, AttributeError, OverflowError, RecursionError):  # another version's
         return None
 
 
@@ -133,22 +133,22 @@ def _unanswered(queue: BatchQueue) -> list[BatchLine]:
             for k in ks:
                 pipe.hmget(keys.BatchKeys(k).state, *fields)
                 pipe.hlen(keys.BatchKeys(k).verdicts)
-            told = pipe.execute(raise_on_error=False)
+            told = answers_of(pipe)
     found = []
     for k, raw, judged in zip(ks, told[::2], told[1::2], strict=True):
-        if isinstance(raw, Exception) or isinstance(judged, Exception) or raw[0] is None:
+        if raw is None or judged is None or raw[0] is None:
             continue
         state = {name: "" if value is None else text(value) for name, value in zip(fields, raw, strict=True)}
         if state["status"] == BatchStatus.DONE.value:
             continue
-        created, claimed = int(state["created_at"] or 0), int(state["claimed_at"] or 0)
+        created, claimed = integer(state["created_at"]) or 0, integer(state["claimed_at"]) or 0
         found.append(
             BatchLine(
                 k=k,
                 run=state["run"],
                 id=state["id"],
                 status=state["status"],
-                n=int(state["n"] or 0),
+                n=integer(state["n"]) or 0,
                 graded=int(judged),
                 infra=0,
                 zeros=0,

@@ -17,8 +17,8 @@ from collimate_rl.protocol.results import BatchResult
 from collimate_rl.protocol.story import parse_story
 from collimate_rl.protocol.timeline import Timeline, make_timeline
 from collimate_rl.queue import codec
+from collimate_rl.queue._raw import integer, text
 from collimate_rl.queue._raw import raw as _bytes
-from collimate_rl.queue._raw import text
 from collimate_rl.queue.batches import BatchQueue
 from collimate_rl.queue.clients import translate_errors
 
@@ -139,7 +139,8 @@ def read_batch(queue: BatchQueue, k: str, *, receipt: bool = False) -> BatchView
     if result is not None:
         judged = {verdict.index: verdict for verdict in result.results}
     received = _received(queue, state) if receipt else None
-    marks = {int(index): int(when) / 1000 for index, when in (flight or {}).items()}
+    marked = ((integer(index), integer(when)) for index, when in (flight or {}).items())
+    marks = {index: at / 1000 for index, at in marked if index is not None and at is not None}
     seconds, micros = time or (0, 0)
     return _view(k, state, batch, result, judged, marks, int(seconds) + int(micros) / 1e6, tuple(notes), received)
 
@@ -170,8 +171,9 @@ def _unpacked(blob: Any, unpack: Any, what: str, notes: list[str]) -> Any:
 
 def _verdicts(raw: Mapping[bytes, bytes], notes: list[str]) -> list[tuple[int, Verdict]]:
     found = [
-        (int(index), _unpacked(blob, codec.unpack_verdict, f"verdict {int(index)}", notes))
-        for index, blob in raw.items()
+        (number, _unpacked(blob, codec.unpack_verdict, f"verdict {number}", notes))
+        for number, blob in ((integer(index), blob) for index, blob in raw.items())
+        if number is not None
     ]
     return [(index, verdict) for index, verdict in found if verdict is not None]
 

@@ -94,9 +94,11 @@ class Counts:
     zeros: int = 0
     """Graded candidates with a reward of 0."""
     mean_reward: float | None = None
-    """Over graded candidates."""
+    """Over graded candidates whose verdict was read; None when there was none."""
     unread: int = 0
     """Batches whose result was gone or unreadable when it was to be counted: only their sizes and status are here."""
+    unread_graded: int = 0
+    """Graded candidates of such batches: counted in `graded`, left out of `mean_reward`, `zeros` and the rest."""
     statuses: Mapping[str, int] = field(default_factory=dict)
     """Batches by status (`graded`, `partial`, `expired`, `cancelled`, `quarantined`, `failed`)."""
     codes: Mapping[str, int] = field(default_factory=dict)
@@ -130,8 +132,9 @@ class Counts:
             infra=infra,
             infra_share=infra / candidates if candidates else None,
             zeros=raw.get("zeros", 0),
-            mean_reward=raw.get("reward", 0) / MICRO / graded if graded else None,
+            mean_reward=mean_of(raw),
             unread=raw.get("unread", 0),
+            unread_graded=raw.get("unread_graded", 0),
             statuses=groups.get("status", {}),
             codes=groups.get("code", {}),
             outcomes=groups.get("outcome", {}),
@@ -144,6 +147,12 @@ class Counts:
 
     def as_json_data(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def mean_of(raw: Mapping[str, int]) -> float | None:
+    """The mean reward of a flat map: over graded candidates without those of which nobody could read what they got."""
+    read = raw.get("graded", 0) - raw.get("unread_graded", 0)
+    return raw.get("reward", 0) / MICRO / read if read > 0 else None
 
 
 def _steps(raw: Mapping[str, int]) -> dict[int, int]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from collimate_rl.protocol import keys
-from collimate_rl.queue._raw import text
+from collimate_rl.queue._raw import answers_of, text, whole_ms
 from collimate_rl.queue.batches import BatchQueue
 from collimate_rl.queue.clients import translate_errors
 from collimate_rl.queue.counts import Counts
@@ -48,13 +48,13 @@ def read_nodes(queue: BatchQueue, now_ms: int, recent: Counts) -> tuple[NodeNumb
     with translate_errors("read the nodes"):
         serving = keys.nodes(queue.queue)
         ends: Any = queue.client.zrangebyscore(serving, now_ms, "+inf", 0, MAX_NODES, withscores=True)
-        until = {text(name): int(end) for name, end in ends}
+        until = {text(name): whole_ms(end) for name, end in ends}
         names = sorted({*until, *list(recent.nodes)[:MAX_NODES]})
         with queue.client.pipeline(transaction=False) as pipe:
             for name in names:
                 pipe.get(keys.node(name))
                 pipe.hlen(keys.owned(name))
-            told = pipe.execute()
+            told = answers_of(pipe)
     found = []
     for name, beat, owned in zip(names, told[::2], told[1::2], strict=True):
         counts = recent.nodes.get(name)
@@ -62,7 +62,7 @@ def read_nodes(queue: BatchQueue, now_ms: int, recent: Counts) -> tuple[NodeNumb
         since = (now_ms - (until[name] - queue.timing.alive_ms)) / 1000 if alive else None
         said = _heartbeat(beat) if alive else {}
         mine = Counts() if counts is None else Counts.of(_flat(counts.candidates, counts.codes))
-        found.append(_node(name, since, int(owned), said, mine))
+        found.append(_node(name, since, owned or 0, said, mine))
     return tuple(found)
 
 
@@ -79,7 +79,10 @@ def _flat(candidates: int, codes: Mapping[str, int]) -> dict[str, int]:
 def _heartbeat(raw: Any) -> Mapping[str, Any]:
     try:
         said = json.loads(text(raw))
-    except ValueError:  # some other version's, or not ours: the node lives, and says nothing that is understood
+    except (
+        ValueError,
+        RecursionError,
+    ):  # some other version's, or not ours: the node lives, and says nothing that is understood
         return {}
     return said if isinstance(said, dict) else {}
 

@@ -13,10 +13,10 @@ from typing import Any
 
 from collimate_rl.protocol import BatchStatus, keys
 from collimate_rl.protocol.codes import SUSPECT_OUTCOMES
-from collimate_rl.queue._raw import text
+from collimate_rl.queue._raw import answers_of, integer, text, whole_ms
 from collimate_rl.queue.batches import BatchQueue
 from collimate_rl.queue.clients import translate_errors
-from collimate_rl.queue.counts import MICRO, SLOT_S, Counts, added
+from collimate_rl.queue.counts import SLOT_S, Counts, added, mean_of
 from collimate_rl.queue.node_numbers import NodeNumbers, read_nodes
 
 MAX_LOOKED_AT = 2_000
@@ -59,7 +59,9 @@ class RewardPoint:
     graded: int
     infra: int
     mean_reward: float | None
-    """None when nothing was graded in it."""
+    """Over graded candidates whose verdict was read; None when there was none."""
+    unread: int = 0
+    """Of the graded, how many could not be read when they were counted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +156,7 @@ def read_numbers(queue: BatchQueue, *, series: Series = HOUR, max_runs: int = MA
     minute_from = _slot(now_ms - WINDOW_S * 1000)
     minute = {slot: counts for slot, counts in slots.items() if slot >= minute_from}
     nodes = read_nodes(queue, now_ms, Counts.of(added(slots.values())))
-    runs = _runs(queue, now_ms, [(text(run), int(at)) for run, at in reversed(active)], series)
+    runs = _runs(queue, now_ms, [(text(run), whole_ms(at)) for run, at in reversed(active)], series)
     whole = len(ks) == unanswered
     owned = sum(node.in_flight for node in nodes)
     running = sum(state.running for state in states) if whole else min(unanswered, owned)
@@ -163,7 +165,7 @@ def read_numbers(queue: BatchQueue, *, series: Series = HOUR, max_runs: int = MA
     oldest = max(ages) / 1000 if ages else (max(heads) if heads and unanswered and not whole else None)
     elapsed = now_ms / 1000 - minute_from * SLOT_S
     last_minute = Counts.of(added(minute.values()))
-    beat_ms = None if last is None else now_ms - int(last)
+    beat_at = integer(last)
     return Numbers(
         queue=name,
         at=now_ms / 1000,
@@ -181,7 +183,9 @@ def read_numbers(queue: BatchQueue, *, series: Series = HOUR, max_runs: int = MA
         total=Counts.of(_integers(tally)),
         uncounted=len(uncounted),
         quarantined=quarantined,
-        settled=beat_ms is not None and beat_ms <= timing.gap_ms and now_ms - int(since or now_ms) >= timing.settle_ms,
+        settled=beat_at is not None
+        and now_ms - beat_at <= timing.gap_ms
+        and now_ms - (integer(since) or now_ms) >= timing.settle_ms,
         janitor="" if janitor is None else text(janitor),
         runs=runs,
         nodes=nodes,
@@ -193,14 +197,10 @@ def _slot(ms: int) -> int:
     return ms // (SLOT_S * 1000)
 
 
-def _integers(raw: Mapping[bytes, bytes]) -> dict[str, int]:
+def _integers(raw: Mapping[bytes, bytes] | None) -> dict[str, int]:
     """The fields that are integers: whatever else stands there (a cursor, half a thing) is nothing to count."""
-    found: dict[str, int] = {}
-    for name, value in raw.items():
-        told = text(value)
-        if told.removeprefix("-").isdecimal():
-            found[text(name)] = int(told)
-    return found
+    found = {text(name): integer(value) for name, value in (raw or {}).items()}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _slots(queue: BatchQueue, now_ms: int) -> dict[int, dict[str, int]]:
@@ -209,7 +209,8 @@ def _slots(queue: BatchQueue, now_ms: int) -> dict[int, dict[str, int]]:
     with queue.client.pipeline(transaction=False) as pipe:
         for slot in wanted:
             pipe.hgetall(keys.tally_slot(queue.queue, slot))
-        return {slot: _integers(raw) for slot, raw in zip(wanted, pipe.execute(), strict=True) if raw}
+        told = answers_of(pipe)
+    return {slot: _integers(raw) for slot, raw in zip(wanted, told, strict=True) if raw}
 
 
 @dataclass(frozen=True)
@@ -226,11 +227,12 @@ def _states(queue: BatchQueue, ks: list[str]) -> list[_State]:
         with queue.client.pipeline(transaction=False) as pipe:
             for k in ks[at : at + CHUNK]:
                 pipe.hmget(keys.BatchKeys(k).state, "status", "created_at", "losses")
-            told = pipe.execute()
-        for status, created_at, losses in told:
-            if status is not None and text(status) != BatchStatus.DONE.value:
+            told = answers_of(pipe)
+        for status, created_at, losses in (each or (None, None, None) for each in told):
+            created = integer(created_at)
+            if status is not None and text(status) != BatchStatus.DONE.value and created is not None:
                 running = text(status) == BatchStatus.RUNNING.value
-                found.append(_State(running, int(created_at or 0), int(losses or 0)))
+                found.append(_State(running, created, integer(losses) or 0))
     return found
 
 
@@ -245,7 +247,7 @@ def _runs(queue: BatchQueue, now_ms: int, active: list[tuple[str, int]], series:
                 pipe.pfcount(keys.suspects(run, outcome))
             for block in blocks:
                 pipe.hgetall(keys.series(queue.queue, run, series.step_s, block))
-        told = pipe.execute()
+        told = answers_of(pipe)
     width = 3 + len(SUSPECT_OUTCOMES) + len(blocks)
     parts = [told[at : at + width] for at in range(0, len(told), width)]
     heads = [text(part[2][0]) for part in parts if part[2]]
@@ -257,10 +259,13 @@ def _runs(queue: BatchQueue, now_ms: int, active: list[tuple[str, int]], series:
             RunNumbers(
                 name=run,
                 submitted=counted.get("submitted", 0),
-                unanswered=part[1],
+                unanswered=part[1] or 0,
                 counts=Counts.of(counted),
                 rewards=_points(part[3 + len(SUSPECT_OUTCOMES) :], series, now_ms / 1000),
-                suspects=dict(zip(SUSPECT_OUTCOMES, part[3 : 3 + len(SUSPECT_OUTCOMES)], strict=True)),
+                suspects={
+                    outcome: count or 0
+                    for outcome, count in zip(SUSPECT_OUTCOMES, part[3 : 3 + len(SUSPECT_OUTCOMES)], strict=True)
+                },
                 last_submit_s=max(0.0, (now_ms - submitted_at) / 1000),
                 oldest_s=ages.get(text(part[2][0])) if part[2] else None,
             )
@@ -273,8 +278,8 @@ def _created(queue: BatchQueue, ks: Iterable[str]) -> dict[str, int]:
     with translate_errors("read the oldest batches"), queue.client.pipeline(transaction=False) as pipe:
         for k in some:
             pipe.hget(keys.BatchKeys(k).state, "created_at")
-        told = pipe.execute()
-    return {k: int(raw) for k, raw in zip(some, told, strict=True) if raw is not None}
+        told = [integer(raw) for raw in answers_of(pipe)]
+    return {k: created for k, created in zip(some, told, strict=True) if created is not None}
 
 
 def _points(blocks: Iterable[Mapping[bytes, bytes]], series: Series, now_s: float) -> tuple[RewardPoint, ...]:
@@ -290,7 +295,8 @@ def _points(blocks: Iterable[Mapping[bytes, bytes]], series: Series, now_s: floa
             at=float(step * series.step_s),
             graded=held.get("graded", 0),
             infra=held.get("infra", 0),
-            mean_reward=held.get("reward", 0) / MICRO / held["graded"] if held.get("graded") else None,
+            mean_reward=mean_of(held),
+            unread=held.get("unread_graded", 0),
         )
         for step, held in sorted(steps.items())
     )

@@ -22,7 +22,7 @@ from collimate_rl.queue import faults
 from collimate_rl.queue._raw import text
 from collimate_rl.queue.batches import BatchQueue
 from collimate_rl.queue.clients import translate_errors
-from collimate_rl.queue.counts import MICRO, SLOT_S, name_of, step_of
+from collimate_rl.queue.counts import MICRO, SLOT_S, mean_of, name_of, step_of
 from collimate_rl.queue.numbers import DAY, HOUR, RECENT_S
 from collimate_rl.queue.replies import Tallied
 
@@ -36,6 +36,8 @@ ROUND_S = 1.0
 """A round begins no further lot after this: mending must not wait for counting."""
 MAX_NAMES = 1_500
 """Of so many names something is counted in one step; what is beyond is not."""
+SERIES = ("graded", "infra", "reward", "unread_graded")
+"""What is kept of a run by steps of time."""
 NO_BATCH = "0" * 32
 _KEY = re.compile(r"[0-9a-f]{32}")
 SLOT_KEEP_MS = (RECENT_S + 300) * 1000
@@ -156,9 +158,12 @@ def _apart(gist: Sequence[str]) -> tuple[Told, ...] | None:
     found = []
     for at in range(1, len(gist) - 5, 6):
         reward, code, outcome, node, recovered, flags = gist[at : at + 6]
+        value = _reward(reward) if reward else None
+        if reward and value is None:
+            return None
         found.append(
             Told(
-                reward=float(reward) if reward else None,
+                reward=value,
                 code=code,
                 outcome=outcome,
                 node=node,
@@ -167,6 +172,15 @@ def _apart(gist: Sequence[str]) -> tuple[Told, ...] | None:
             )
         )
     return tuple(found)
+
+
+def _reward(told: str) -> float | None:
+    """None for what no verdict of ours says: one strange number must not hold up the counting of all others."""
+    try:
+        value = float(told)
+    except ValueError:
+        return None
+    return value if 0.0 <= value <= 1.0 else None
 
 
 def told_of(result: BatchResult) -> tuple[Told, ...]:
@@ -196,8 +210,14 @@ def _answered(entry: str, told: Mapping[str, str], verdicts: tuple[Told, ...] | 
         flagged=_number(told.get("flagged")) or 0,
         wait_ms=_number(told.get("wait")),
         took_ms=_number(told.get("took")),
-        verdicts=verdicts,
+        verdicts=verdicts if _is_of(verdicts, told) else None,
     )
+
+
+def _is_of(verdicts: tuple[Told, ...] | None, told: Mapping[str, str]) -> bool:
+    """Whether these are the verdicts that the entry was written with: a purged batch may have been submitted anew."""
+    flagged = sum(verdict.reward is None for verdict in verdicts or ())
+    return verdicts is not None and (len(verdicts), flagged) == (_number(told.get("n")), _number(told.get("flagged")))
 
 
 def counts_of(answer: Answered) -> Counter[str]:
@@ -216,6 +236,7 @@ def counts_of(answer: Answered) -> Counter[str]:
             found[f"{what}:{step_of(ms)}"] += 1
     if answer.verdicts is None:
         found["unread"] += 1
+        found["unread_graded"] += found["graded"]
         return found
     for verdict in answer.verdicts:
         if verdict.node:
@@ -251,7 +272,7 @@ def grouped(lot: Iterable[Answered]) -> dict[str, Counter[str]]:
         for series in (HOUR, DAY):
             step = seconds // series.step_s
             part = parts.setdefault(f"series:{answer.run}:{series.step_s}:{step // series.block}", Counter())
-            part.update({f"{step}:{name}": found[name] for name in ("graded", "infra", "reward") if found[name]})
+            part.update({f"{step}:{name}": found[name] for name in SERIES if found[name]})
     return parts
 
 
@@ -277,7 +298,6 @@ def _recent(lot: Iterable[Answered], keep_ms: int) -> Iterable[str | int]:
 def summary(answer: Answered) -> dict[str, Any]:
     """What a list shows of one answered batch; JSON data."""
     found = counts_of(answer)
-    graded = found["graded"]
     verdicts = answer.verdicts or ()
     return {
         "k": answer.k,
@@ -285,10 +305,10 @@ def summary(answer: Answered) -> dict[str, Any]:
         "id": answer.id,
         "status": answer.status,
         "n": answer.n,
-        "graded": graded,
+        "graded": found["graded"],
         "infra": found["infra"],
         "zeros": found["zeros"],
-        "mean": found["reward"] / MICRO / graded if graded and verdicts else None,
+        "mean": mean_of(found),
         "codes": {name.partition(":")[2]: count for name, count in found.items() if name.startswith("code:")},
         "nodes": sorted({verdict.node for verdict in verdicts if verdict.node})[:8],
         "at": answer.at_ms / 1000,

@@ -12,7 +12,18 @@ from hypothesis import strategies as st
 from collimate_rl.protocol import BatchResult, ResultStatus, Verdict, infra_verdict
 from collimate_rl.queue.batch_list import _line
 from collimate_rl.queue.counts import MAX_STEP, Counts, Spread, added, edges, name_of, percentile, step_of
-from collimate_rl.queue.tally import MAX_NAMES, Answered, _flat, counts_of, grouped, summary, told_of
+from collimate_rl.queue.numbers import HOUR, _points
+from collimate_rl.queue.tally import (
+    MAX_NAMES,
+    Answered,
+    _answered,
+    _apart,
+    _flat,
+    counts_of,
+    grouped,
+    summary,
+    told_of,
+)
 
 
 def answered(*verdicts: Verdict, run: str = "r", at_ms: int = 1_700_000_000_000, known: bool = True) -> Answered:
@@ -78,7 +89,32 @@ def test_a_result_that_is_gone_counts_by_its_entry() -> None:
     assert (counts.candidates, counts.graded, counts.infra, counts.unread) == (4, 3, 1, 1)
     assert counts.statuses == {"partial": 1}
     assert (counts.outcomes, counts.codes) == ({}, {})
-    assert summary(answered(*MIXED, known=False))["mean"] is None
+    assert (counts.mean_reward, summary(answered(*MIXED, known=False))["mean"]) == (None, None)
+
+
+def test_what_could_not_be_read_pulls_no_mean_down() -> None:
+    parts = grouped([answered(verdict(0, 1.0), verdict(1, 0.5)), answered(*MIXED, known=False)])
+    for part in ("total", "run:r"):
+        counts = Counts.of(parts[part])
+        assert (counts.graded, counts.unread, counts.unread_graded) == (5, 1, 3)
+        assert (counts.mean_reward, counts.zeros) == (0.75, 0)
+    minute = 1_700_000_000 // 60
+    block = {name.encode(): str(count).encode() for name, count in parts[f"series:r:60:{minute // 60}"].items()}
+    (point,) = _points([block], HOUR, 1_700_000_000.0)
+    assert (point.graded, point.unread, point.mean_reward) == (5, 3, 0.75)
+
+
+@pytest.mark.parametrize("reward", ["nan", "-nan", "inf", "1e300", "-1", "1.5", "table: 0x1", "0x"])
+def test_a_reward_that_no_verdict_has_makes_the_answer_unread(reward: str) -> None:
+    assert _apart(["OK", "1", "", "passed", "n1", "none", "", reward, "", "passed", "n1", "none", ""]) is None
+
+
+def test_verdicts_of_another_batch_of_that_name_are_not_counted() -> None:
+    told = {"n": "4", "flagged": "1"}
+    verdicts = answered(*MIXED).verdicts
+    assert _answered("1-0", told, verdicts).verdicts == verdicts
+    for other in ({"n": "3"}, {"flagged": "0"}, {"flagged": "x"}):
+        assert _answered("1-0", {**told, **other}, verdicts).verdicts is None
 
 
 def test_nothing_is_no_share_and_no_mean() -> None:

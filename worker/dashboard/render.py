@@ -53,6 +53,7 @@ class Renderer:
             plots=plots,
             share=texts.share,
             plural=texts.plural,
+            read_of=texts.read_of,
             trouble_words=trouble_words,
             status_mark=batch_pages.status_mark,
         )
@@ -104,9 +105,17 @@ def trouble_words(look: Look[Numbers]) -> str:
     return f"{what}{since}: {texts.sentence(look.trouble)}{shown} It is tried again every two seconds."
 
 
+def _written(at: float | None, form: str) -> str:
+    """A time in UTC; a dash for None, and for what lies beyond all calendars: producers say when they submitted."""
+    try:
+        return "\u2013" if at is None else time.strftime(form, time.gmtime(at))
+    except (ValueError, OverflowError, OSError):
+        return "\u2013"
+
+
 def clock(at: float | None) -> str:
     """`12:03:04 UTC`."""
-    return "\u2013" if at is None else time.strftime("%H:%M:%S UTC", time.gmtime(at))
+    return _written(at, "%H:%M:%S UTC")
 
 
 def moment(at: float, now: float) -> str:
@@ -116,9 +125,9 @@ def moment(at: float, now: float) -> str:
 
 def stamp(at: float | None) -> str:
     """`2026-03-01 12:03:04 UTC`."""
-    return "\u2013" if at is None else time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(at))
+    return _written(at, "%Y-%m-%d %H:%M:%S UTC")
 
 
 def iso(at: float) -> str:
     """For `<time datetime>`."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
+    return _written(at, "%Y-%m-%dT%H:%M:%SZ")

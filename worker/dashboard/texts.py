@@ -126,6 +126,12 @@ def reward(value: float | None) -> str:
     return "\u2013" if value is None else f"{value:.3f}".rstrip("0").rstrip(".")
 
 
+def read_of(zeros: int, graded: int, unread: int) -> str:
+    """What stands beside a mean reward: `3 zeros, 12.5 %`, and how many graded candidates it leaves out."""
+    told = f"{plural(zeros, 'zero', 'zeros')}, {share(zeros, graded - unread)}"
+    return f"{told}; {unread:,} not read, left out" if unread else told
+
+
 def plural(n: int, one: str, many: str) -> str:
     """`1 batch`, `2 batches`."""
     return f"{n:,} {one if n == 1 else many}"

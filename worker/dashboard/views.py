@@ -83,6 +83,9 @@ def healthy(numbers: Numbers) -> Answer:
         found.append(f"{texts.share(recent.infra, recent.candidates)} infra errors in ten minutes")
         worst = share >= INFRA_BAD and recent.candidates >= SMALL_LOT
         level = Level.BAD if worst else Level.WARN if share >= INFRA_WARN else Level.GOOD
+    if recent.unread:
+        found.append(f"{texts.plural(recent.unread, 'answer', 'answers')} could not be read: no mean reward knows them")
+        level = _worse(level, Level.WARN)
     lost = [node.name for node in numbers.nodes if node.heartbeat_s is None and node.in_flight]
     if lost:
         found.append(f"lost with work in hand: {', '.join(lost[:3])}{' …' if len(lost) > 3 else ''}")
