@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Dict, Mapping, Sequence
 
 from collimate_rl.guest.assemble import assemble
+from collimate_rl.guest.kept import kept
 
 MODULES: Dict[str, Sequence[str]] = {
     "runner": ("plain", "encoder", "builder", "candidate", "nursery", "waits", "holder", "runner"),
@@ -20,7 +21,7 @@ MODULES: Dict[str, Sequence[str]] = {
     "checks": ("plain", "encoder", "checker", "builder", "decoder", "codec", "checks"),
     "judge": (
         *("plain", "encoder", "checker", "builder", "decoder", "codec"),
-        *("prompt", "planner", "placeholder", "pins", "answers", "recorder"),
+        *("prompt", "planner", "placeholder", "pins", "answers", "recorder", "guard"),
         *("pytests", "testfile", "reach", "scene", "judge"),
     ),
 }
@@ -79,7 +80,7 @@ _assembling = {name: Lock() for name in MODULES}
 
 
 def program(name: str) -> str:
-    """One self-contained program. Assembled once (0.1 s), however many threads ask first, and only when asked for."""
+    """One self-contained program. Assembled (0.2 s) when it is first asked for, however many threads ask, and kept."""
     with _assembling[name]:
         return _program(name)
 
@@ -91,4 +92,4 @@ def programs() -> Mapping[str, str]:
 
 @lru_cache(maxsize=None)
 def _program(name: str) -> str:
-    return assemble(MODULES[name])
+    return kept(name, MODULES[name], lambda: assemble(MODULES[name]))

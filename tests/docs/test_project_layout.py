@@ -40,7 +40,7 @@ def test_other_files_of_the_packages_are_package_data() -> None:
     patterns = {"collimate_rl/py.typed", "producer/py.typed", "worker/py.typed"}
     for top in TOPS:
         for path in (ROOT / top).rglob("*"):
-            if path.is_file() and path.suffix not in {".py", ".pyc"}:
+            if path.is_file() and path.suffix != ".py" and path.parent.name != "__pycache__":
                 name = path.relative_to(ROOT).as_posix()
                 known = name in patterns or re.fullmatch(OTHER_FILES, name)
                 assert known, f"{name} is in no package-data pattern of pyproject.toml"
