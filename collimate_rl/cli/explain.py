@@ -9,7 +9,7 @@ OUTCOMES = {
     "timeout": "A case, or the whole run, hit its time limit. Cases finished by then count.",
     "memory_limit": "The sandbox's memory limit was hit.",
     "output_limit": "A returned value, or all of them together, is larger than what is read back.",
-    "no_code": "There is no code in the completion: empty, or nothing after an unclosed <think>, or it does not parse.",
+    "no_code": "There is no code in the completion: empty, or nothing after an unclosed <think>.",
     "no_entry_point": "The code ran, and defines no function of the name that the ground truth calls.",
     "unencodable": "The returned value is no plain data (a live object, say), so it equals no expected value.",
     "tampered": "The runner's own channel was disturbed: the process exited, was killed, or wrote into the result.",

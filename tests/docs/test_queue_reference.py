@@ -19,7 +19,7 @@ def lacking(names: object) -> list[str]:
 
 
 def test_scripts_and_replies() -> None:
-    assert not lacking(lua.SCRIPTS)
+    assert not lacking((*lua.SCRIPTS, *lua.READING))
     enums = [v for _, v in inspect.getmembers(replies, inspect.isclass) if issubclass(v, Enum) and v is not Enum]
     assert not lacking({member.value for enum in enums for member in enum})
 
