@@ -14,7 +14,7 @@ from collimate_rl.grading.run import GroupRun
 from collimate_rl.guest.plain import Tree
 
 CASE_CPU_S: Final = 10
-CASE_WALL_S: Final = 20
+CASE_WALL_S: Final = 60
 EXEC_S: Final = 60
 """After so long a judge begins no further case: the rest goes into the next."""
 ATTEMPTS: Final = 2

@@ -13,11 +13,13 @@ from typing import Any, Final
 from collimate_rl.specs.command import check_work_path
 
 MAX_WORK_FILES: Final = 2000
-_FENCE: Final = re.compile(r"^(`{3,}|~{3,})[ \t]*([^\n`]*)\n(.*?)^\1[ \t]*$", re.MULTILINE | re.DOTALL)
-_OPEN_FENCE: Final = re.compile(r"^(`{3,}|~{3,})[ \t]*(diff|patch)[ \t]*\n", re.MULTILINE | re.IGNORECASE)
+# A model chose every character that these read, and they hold the interpreter's lock: each is linear in the text.
+_MARK: Final = re.compile(r"`{3,}|~{3,}")
 _DIFF: Final = re.compile(r"^(?:diff --git |--- [^\n]+\n\+\+\+ )", re.MULTILINE)
 _ATTRIBUTE: Final = re.compile(r"\b(?:path|file|title)=(\"[^\"]+\"|'[^']+'|\S+)")
-_NAMED: Final = re.compile(r"(?:\w+[: ])?(\S*[./]\S*)")
+_WORD_FIRST: Final = re.compile(r"\w+[: ]")
+_MAX_TAG: Final = 1000
+"""Characters of an info string; a longer one names no file."""
 
 
 class Escapes(ValueError):
@@ -50,14 +52,13 @@ def work_of(candidate: str) -> Work | None:
     stripped = text.strip()
     if stripped.startswith("{") and stripped.endswith("}"):
         return _from_json(stripped)
-    fences = [(found[2].strip(), found[3]) for found in _FENCE.finditer(text)]
-    tagged = [body for tag, body in fences if tag.split(" ")[0].lower() in ("diff", "patch")]
+    fences, opened = _fences(text)
+    tagged = [body for tag, body in fences if _is_diff(tag)]
     if tagged:
         return Work(patch=tagged[-1]) if _DIFF.search(tagged[-1]) else None
     if not fences:
-        opened = _OPEN_FENCE.search(text)
-        if opened is not None:
-            text = text[opened.end() :]
+        if opened is not None and _is_diff(opened[0]):
+            text = opened[1]
         return Work(patch=text) if _DIFF.search(text) else None
     diffs = [body for _, body in fences if _DIFF.match(body.lstrip("\n"))]
     if diffs:
@@ -68,6 +69,35 @@ def work_of(candidate: str) -> Work | None:
     if not files:
         return None
     return _checked({path: _base64(body.encode("utf-8", "surrogatepass")) for path, body in files.items()}, ())
+
+
+def _fences(text: str) -> tuple[list[tuple[str, str]], tuple[str, str] | None]:
+    """The fenced blocks as (info string, body), and the first that is never closed. Only the same mark, alone on its
+    line, closes a block."""
+    lines = text.split("\n")
+    last = {line.rstrip(): number for number, line in enumerate(lines) if line[:3] in ("```", "~~~")}
+    found: list[tuple[str, str]] = []
+    unclosed: tuple[str, str] | None = None
+    mark, tag, begin = "", "", 0
+    for number, line in enumerate(lines):
+        if mark:
+            if line.rstrip() == mark:
+                found.append((tag, "".join(part + "\n" for part in lines[begin:number])))
+                mark = ""
+            continue
+        opening = _MARK.match(line)
+        if opening is None or "`" in line[opening.end() :]:
+            continue
+        info = line[opening.end() :].strip()
+        if last.get(opening[0], -1) > number:
+            mark, tag, begin = opening[0], info, number + 1
+        elif unclosed is None:
+            unclosed = info, "\n".join(lines[number + 1 :])
+    return found, unclosed
+
+
+def _is_diff(tag: str) -> bool:
+    return tag.split(" ")[0].lower() in ("diff", "patch")
 
 
 def is_work(candidate: str) -> bool:
@@ -116,5 +146,14 @@ def _base64(data: bytes) -> str:
 
 
 def _name_of(tag: str) -> str | None:
-    found = _ATTRIBUTE.search(tag) or _NAMED.fullmatch(tag.strip())
-    return found[1].strip("\"'") or None if found is not None else None
+    """The file that an info string names: `path=…`, or alone or behind one word a text with a dot or a slash in it."""
+    if len(tag) > _MAX_TAG:
+        return None
+    found = _ATTRIBUTE.search(tag)
+    if found is not None:
+        return found[1].strip("\"'") or None
+    words = _WORD_FIRST.sub("", tag.strip(), count=1)
+    for name in (words, tag.strip()):
+        if ("." in name or "/" in name) and not any(c.isspace() for c in name):
+            return name.strip("\"'") or None
+    return None

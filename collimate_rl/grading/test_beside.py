@@ -24,7 +24,7 @@ from collimate_rl.grading.smells import smells_of
 from collimate_rl.grading.test_judge import Judge, Plan
 from collimate_rl.grading.test_row import PASSING_TROUBLE, MachineTrouble, Row, counted
 from collimate_rl.guest.beside import mixed
-from collimate_rl.guest.codec import BadTree, decode, encode, loads
+from collimate_rl.guest.codec import BadTree, Tree, encode, loads
 from collimate_rl.guest.planner import reads_check
 from collimate_rl.specs.asserts import AssertReward
 from collimate_rl.specs.code import TestCodeReward
@@ -226,6 +226,17 @@ def seal(text: str, key: str) -> str:
     return mixed(text.encode("utf-8", "surrogatepass"), key).hex()
 
 
+def _parts(tree: Tree) -> Sequence[Any]:
+    """What the harness returned for a test: four texts or numbers and two lists of such. Nothing is built of the tree:
+    the candidate may have written it, and iterators among plain values can raise what ends a process."""
+    if type(tree) is not list or len(tree) != 7 or tree[0] != "t":
+        raise BadTree("no tuple of six")
+    flat = [*tree[1:5], *tree[5][:], *tree[6][:]] if all(type(part) is list for part in tree[5:]) else [[]]
+    if not all(type(part) in (str, int) for part in flat) or any(part[:1] != ["l"] for part in tree[5:]):
+        raise BadTree("no plain parts")
+    return tree[1:]
+
+
 def _said(case: Case, word: str) -> _Said:
     """What a test's frame says. Only its own word is a pass."""
     if case.kind == "x":
@@ -236,12 +247,11 @@ def _said(case: Case, word: str) -> _Said:
         outcome, why = failure_of(case)
         return _Said(outcome=outcome, words=why, ms=case.ms)
     try:
-        told = decode(loads(case.line[len('{"v":') : -1]))
-        outcome, given, name, line, flags, passed = told
-        flags = tuple(flag for flag in SPOILING if flag in flags)
-        numbers = tuple(k for k in passed if type(k) is int)
-    except (BadTree, ValueError, TypeError):
+        outcome, given, name, line, (_, *raised), (_, *passed) = _parts(loads(case.line[len('{"v":') : -1]))
+    except BadTree:
         return _Said(outcome="tampered", words="a frame that is none of ours", ms=case.ms)
+    flags = tuple(flag for flag in SPOILING if flag in raised)
+    numbers = tuple(k for k in passed if type(k) is int)
     if outcome == "passed" and given == word:
         return _Said(outcome="passed", words="", ms=case.ms, flags=flags, passed=numbers)
     if outcome == "passed":

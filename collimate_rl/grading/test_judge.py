@@ -23,7 +23,7 @@ FEARFUL_OPS: Final = 300
 """The same, on placeholders that compare as feared: loops tend to have no end then."""
 UNIT_CPU_S: Final = 10
 """CPU time of one run of a test: with nobody to answer, or on one candidate's values."""
-UNIT_WALL_S: Final = 30
+UNIT_WALL_S: Final = 60
 ROUND_S: Final = 60
 """After so long, a judge begins no further unit of its exec: the rest goes into the next."""
 ROOM: Final = 64 * 1024

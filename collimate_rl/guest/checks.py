@@ -43,15 +43,7 @@ def conduct(job: Dict[str, Any]) -> None:
     for given, line, expected in job["cases"]:
         told: Any = "late"
         if time.monotonic() - begun < job["total_s"]:
-            try:
-                got = decode(loads(line))
-            except BadTree:
-                told = "bad"
-            else:
-                make = _called(check, decode(given), got, decode(expected))
-                if check is None:
-                    make = _script(code, decode(given), decode(expected), got)
-                told = _in_child(make, job["cpu_s"], job["wall_s"])
+            told = _in_child(_judged(check, code, given, line, expected), job["cpu_s"], job["wall_s"])
         _say(job["mark"], told)
 
 
@@ -61,34 +53,42 @@ def _defines_check(source: str) -> bool:
     return any(isinstance(node, ast.FunctionDef) and node.name == "check" for node in ast.parse(source).body)
 
 
-def _called(check: Any, given: Any, got: Any, expected: Any) -> Callable[[], bool]:
-    return lambda: bool(check(given, got, expected))
+def _judged(check: Any, code: Any, given: Any, line: str, expected: Any) -> Callable[[], Any]:
+    """Judges one case. Reading the candidate's value is part of it: what that costs is the candidate's to choose, and
+    so falls under the case's limits."""
 
-
-def _script(code: Any, *texts: str) -> Callable[[], bool]:
-    """Runs a checker that is a script: input, expected output and output are files, and what it prints is a number."""
-
-    def run() -> bool:
-        folder = "collimate-checker-%d" % os.getpid()
-        os.mkdir(folder)
-        os.chdir(folder)
-        for name, text in zip(_TEXTS, texts):
-            with open(name, "w", encoding="utf-8", errors="surrogatepass") as file:
-                file.write(text)
-        sys.argv = ["checker.py", *_TEXTS]
-        out = sys.stdout = io.StringIO()
+    def judge() -> Any:
         try:
-            exec(code, {"__name__": "__main__"})
-        except SystemExit as end:
-            if not out.getvalue().strip():
-                return not end.code
-        said = out.getvalue().split()
-        return bool(said) and float(said[0]) >= 1
+            got = decode(loads(line))
+        except BadTree:
+            return "bad"
+        if check is None:
+            return _script(code, decode(given), decode(expected), got)
+        return bool(check(decode(given), got, decode(expected)))
 
-    return run
+    return judge
 
 
-def _in_child(make: Callable[[], bool], cpu_s: int, wall_s: float) -> Any:
+def _script(code: Any, *texts: str) -> bool:
+    """Runs a checker that is a script: input, expected output and output are files, and what it prints is a number."""
+    folder = "collimate-checker-%d" % os.getpid()
+    os.mkdir(folder)
+    os.chdir(folder)
+    for name, text in zip(_TEXTS, texts):
+        with open(name, "w", encoding="utf-8", errors="surrogatepass") as file:
+            file.write(text)
+    sys.argv = ["checker.py", *_TEXTS]
+    out = sys.stdout = io.StringIO()
+    try:
+        exec(code, {"__name__": "__main__"})
+    except SystemExit as end:
+        if not out.getvalue().strip():
+            return not end.code
+    said = out.getvalue().split()
+    return bool(said) and float(said[0]) >= 1
+
+
+def _in_child(make: Callable[[], Any], cpu_s: int, wall_s: float) -> Any:
     ours, theirs = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -112,7 +112,7 @@ def _in_child(make: Callable[[], bool], cpu_s: int, wall_s: float) -> Any:
     return "timeout" if late else "died"
 
 
-def _child(make: Callable[[], bool], pipe: int, cpu_s: int) -> NoReturn:
+def _child(make: Callable[[], Any], pipe: int, cpu_s: int) -> NoReturn:
     told: Any = None
     try:
         os.setsid()

@@ -72,8 +72,8 @@ def find(lines: List[bytes], hunk: Hunk, start: int) -> Optional[int]:
 def read_patch(data: bytes) -> List[FilePatch]:
     """The files of a unified diff, git's or diff's. What stands before the first is not looked at."""
     rows = split(data)
-    if all(row.endswith(b"\r\n") for row in rows):
-        rows = [row[:-2] + b"\n" for row in rows]
+    if all(row.endswith(b"\r\n") for row in rows[:-1]):
+        rows = [row[:-2] + b"\n" if row.endswith(b"\r\n") else row for row in rows]
     found: List[FilePatch] = []
     current: Optional[FilePatch] = None
     at = 0

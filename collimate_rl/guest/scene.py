@@ -14,8 +14,9 @@ import sys
 import types
 from typing import Any, Callable, Dict, List, Optional, Set
 
+from collimate_rl.guest.guard import Guard
 from collimate_rl.guest.pins import pin
-from collimate_rl.guest.placeholder import READS, UNKNOWN_TEXT, Placeholder, hope
+from collimate_rl.guest.placeholder import READS, Placeholder, hope
 from collimate_rl.guest.planner import instrument, read_names, reads_check, wanted_names
 from collimate_rl.guest.prompt import read_prompt
 from collimate_rl.guest.pytests import Unsupported, stand_in
@@ -29,7 +30,6 @@ PLAIN_MODULES = (
     *("typing", SPACE),
 )
 """Modules whose classes a plain value can be of."""
-_RUNS_TEXT = ("eval", "exec", "compile")
 
 
 class Fault(Exception):
@@ -93,8 +93,8 @@ class Run:
         self.script = script
         self.hopeful = hopeful
         self.planning = frames is None
-        self.texts = set(texts)
         self.session = Session(plan, frames, cap, self.on_dead, self.on_full)
+        self.guard = Guard(self.session, self.planning, texts, self.runs_result)
         self.finish: Callable[[Dict[str, Any]], Any] = _unset
         self.returned = False
         self.dead: Optional[int] = None
@@ -115,6 +115,7 @@ class Run:
         """Runs the test and gives the report to `finish`; the process is of no more use after it."""
         pin(self.script.seed, self.script.clock)
         hope(self.hopeful)
+        sys.addaudithook(self.guard.audited)
         space = self.space = self.namespace()
         if self.planning:
             self.reach.watch()
@@ -189,7 +190,7 @@ class Run:
             "notes": self.notes()[:3],
             "prints": self.prints,
             "names": sorted(self.script.wanted),
-            "texts": sorted(self.texts),
+            "texts": sorted(self.guard.texts),
             "plan": {"ops": session.grown.ops, "steps": session.grown.steps} if session.off else None,
         }
 
@@ -209,8 +210,7 @@ class Run:
         space["_collimate_passed"] = self.case_passed
         space["_collimate_failed"] = self.case_failed
         space["isinstance"] = self.is_instance
-        for name in _RUNS_TEXT:
-            space[name] = self.guarded(getattr(builtins, name))
+        space.update(self.guard.functions())
         return space
 
     def bind(self, space: Dict[str, Any]) -> None:
@@ -257,27 +257,10 @@ class Run:
         recorder.__name__ = recorder.__qualname__ = name
         return recorder
 
-    def guarded(self, real: Any) -> Any:
-        """eval, exec or compile, for texts that the test has without any candidate: a candidate's own text would run
-        beside the answers."""
-
-        def run_text(source: Any, *spaces: Any, **options: Any) -> Any:
-            text = repr(source)
-            if isinstance(source, Placeholder) or UNKNOWN_TEXT in text:
-                self.session.faults.append("runs a result as code")
-                return Placeholder(self.session.notes)
-            if isinstance(source, (str, bytes)):
-                if self.planning:
-                    self.texts.add(text)
-                elif text not in self.texts:
-                    self.unsafe = True
-                    self.finish(self.report())
-            if real is compile:
-                return real(source, *spaces, **options)
-            frame = sys._getframe(1)
-            return real(source, *(spaces or (frame.f_globals, frame.f_locals)), **options)
-
-        return run_text
+    def runs_result(self) -> None:
+        """The test is about to run what a candidate gave."""
+        self.unsafe = True
+        self.finish(self.report())
 
     def is_instance(self, value: Any, kinds: Any) -> bool:
         """isinstance, where a placeholder is of whatever kind is hoped for."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -125,6 +127,9 @@ def b64(text: str) -> str:
         ("```src/a.py\n1\n```\n```src/a.py\n2\n```", None, {"src/a.py": "2\n"}, ()),
         ('{"files": {"a.py": "x"}, "deleted": ["b.py"]}', None, {"a.py": "x"}, ("b.py",)),
         (json.dumps({"files": {"a": {"base64": b64("x")}}}), None, {"a": "x"}, ()),
+        (f"```text\nnever closed\n~~~diff\n{RIGHT}~~~", RIGHT, None, ()),
+        ("```diff\r\n" + RIGHT.replace("\n", "\r\n") + "```\r\n", RIGHT.replace("\n", "\r\n"), None, ()),
+        ("```py:src/a.py\n1\n```", None, {"src/a.py": "1\n"}, ()),
     ],
 )
 def test_work_is_found(text: str, patch: str | None, files: dict[str, str] | None, deleted: tuple[str, ...]) -> None:
@@ -132,6 +137,21 @@ def test_work_is_found(text: str, patch: str | None, files: dict[str, str] | Non
     assert work is not None
     assert (work.patch, work.deleted) == (patch, deleted)
     assert work.files == (None if files is None else {path: b64(content) for path, content in files.items()})
+
+
+LONG = {
+    "a mark without an end": "~" * 200_000 + "\n" + "x\n" * 200_000,
+    "a tag of dots": "```" + "." * 200_000 + " x y\nx = 1\n```\n",
+    "many marks": "\n".join("`" * n + "\nx" for n in range(3, 1200)),
+    "many names": "--- a\n" * 100_000,
+    "many attributes": "```" + "path=' a=\"" * 50_000 + "\nx\n```",
+}
+
+
+@pytest.mark.parametrize("kind", sorted(LONG))
+def test_no_text_holds_its_reader_up(kind: str) -> None:
+    code = "import sys; from collimate_rl.grading.command_work import is_work; is_work(sys.stdin.read())"
+    subprocess.run([sys.executable, "-c", code], input=LONG[kind], text=True, check=True, timeout=60)
 
 
 @pytest.mark.parametrize("text", ["", "I give up.", "```python\nx = 1\n```", "```diff\nnothing\n```", '{"files": {}}'])
