@@ -12,8 +12,9 @@ from collimate_rl.protocol.story import MAX_STORY
 from collimate_rl.protocol.timing import Timing
 
 STATUS_OF = {"expired": "expired", "cancelled": "cancelled", "quarantined": "quarantined"}
-LOOK_AHEAD = 512
-"""So many bells are searched for a bell's turn; where they don't decide, it goes to the back."""
+LOOK_AHEAD, LOOK_BACK = 512, 1024
+"""So many bells are searched for a bell's turn, and where they don't decide, it goes to the back; so many from the end
+are searched for the run's last one before the whole list is."""
 EXPIRED = "the deadline passed before a verdict"
 
 
@@ -51,7 +52,7 @@ def check_at(store: Store, at: int) -> Store:
 def turn(bells: tuple[Bell, ...], run: str, tail: str) -> int:
     """Where a bell of `run` goes: behind the run's last at the back (`tail`), leaving each other run one before it."""
     jobs = [bell.job for bell in bells]
-    first = jobs.index(tail) + 1 if tail in jobs else 0
+    first = _after(jobs, tail)
     seen: set[str] = set()
     for bell in bells[first : first + LOOK_AHEAD]:
         if bell.run == run:
@@ -61,6 +62,14 @@ def turn(bells: tuple[Bell, ...], run: str, tail: str) -> int:
         elif bell.run:
             seen.add(bell.run)
     return len(bells)
+
+
+def _after(jobs: list[str], tail: str) -> int:
+    """The place behind the run's last bell: one of the last LOOK_BACK, or the first of that name; 0 when it is gone."""
+    near = jobs[-LOOK_BACK:]
+    if tail in near:
+        return len(jobs) - near[::-1].index(tail)
+    return jobs.index(tail) + 1 if tail in jobs else 0
 
 
 def known_as(bells: tuple[Bell, ...], k: str, run: str) -> tuple[Bell, ...]:

@@ -163,11 +163,13 @@ end
 
 -- turn(S): the job id on the list before which a bell of this run goes; nil for the back. It goes behind the bell that
 -- the run rang last at the back (S.tail) and leaves each other run one bell before it, so that runs take turns however
--- much each has waiting. Where the next LOOK_AHEAD bells don't decide, it goes to the back.
-local LOOK_AHEAD = 512
+-- much each has waiting. Where the next LOOK_AHEAD bells don't decide, it goes to the back. The run's last bell is near the
+-- end as a rule: it is looked for among the last LOOK_BACK first, since searching a long list from its front takes long.
+local LOOK_AHEAD, LOOK_BACK = 512, 1024
 local function turn(S)
   local last = redis.call('GET', S.tail)
-  local at = last and redis.call('LPOS', S.list, last)
+  local at = last
+    and (redis.call('LPOS', S.list, last, 'RANK', -1, 'MAXLEN', LOOK_BACK) or redis.call('LPOS', S.list, last))
   local first, seen = at and at + 1 or 0, {}
   local stop = first + LOOK_AHEAD
   while first < stop do
