@@ -9,6 +9,11 @@ OPENENV_STAMP := $(OPENENV)/.ready
 # Most tests wait for processes rather than compute, so more of them run side by side than there are two cores.
 JOBS ?= 4
 
+# Of `make bench`: parts, more rounds instead of ten minutes, and whether its figures go into the documents.
+ONLY ?=
+FULL ?=
+PUBLISH ?=
+
 # The seed of `make chaos`: drawn and printed when it is empty.
 CHAOS_SEED ?=
 
@@ -60,8 +65,8 @@ lint: $(STAMP)  ## ruff, mypy strict, import-linter
 docs:  ## Write the pages of docs/reference/api from the sources
 	$(PYTHON) -m docs.apigen
 
-bench: $(STAMP)  ## Ratios within one run: isolated against plain, queued against inline
-	$(BIN)/python -m benchmarks
+bench: $(STAMP)  ## Peers, floors, growth, scale, beside their targets, in ten minutes (ONLY=peers,growth FULL=1 PUBLISH=1)
+	$(BIN)/python -m benchmarks $(if $(FULL),,--quick) $(if $(ONLY),--only $(ONLY)) $(if $(PUBLISH),--publish)
 
 chaos: $(STAMP)  ## The queue at length: every fault on 1,000 batches, and larger worlds for its model (CHAOS_SEED=n)
 	CHAOS=long CHAOS_SEED=$(CHAOS_SEED) $(BIN)/python -m pytest -q -s tests/chaos
