@@ -75,6 +75,7 @@ chaos: $(STAMP)  ## The queue at length: every fault on 1,000 batches, and large
 
 soak: $(STAMP)  ## The sandbox daemon at length: 20,000 execs and 2,000 sessions with flat resources, 1,000 sessions at once
 	SOAK=long $(BIN)/python -m pytest -q -s tests/integration/test_sandboxd_soak.py
+	MUTANTS=long $(BIN)/python -m pytest -q tests/integration/test_asserts_agreement.py
 
 clean:  ## Remove .venv, the caches and what builds leave
 	rm -rf $(VENV) $(OPENENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info build dist
