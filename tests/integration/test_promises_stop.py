@@ -15,7 +15,7 @@ from collimate_rl.queue.replies import Cancelled
 from producer import Producer
 from tests.fixtures.leftovers import check_nothing_is_left, without_lifetime
 from tests.fixtures.queue_batches import overdue
-from tests.fixtures.recovery import execs, owner_pid, sessions_of
+from tests.fixtures.recovery import all_sessions, execs, owner_pid, sessions_of
 from tests.fixtures.worker_batches import RIGHT, SPEC, WRONG, Audit, slow
 from tests.fixtures.worker_nodes import HASTY, PATIENCE_S, Node, until
 
@@ -25,6 +25,7 @@ StartNode = Callable[..., Node]
 def test_a_stop_under_load_with_the_defaults_leaves_no_session_and_takes_no_new_batch(
     node: StartNode, audit: Audit, daemon: CollimateClient
 ) -> None:
+    before = all_sessions(daemon)
     started = node(processes=2, slots=8, grace=6)
     short = [audit.submit([RIGHT, slow(1.5)], id=f"short{n}", recovery="attach") for n in range(2)]
     for k in short:
@@ -34,7 +35,7 @@ def test_a_stop_under_load_with_the_defaults_leaves_no_session_and_takes_no_new_
     claimed = [event["k"] for event in started.wait_for("batch_claimed", count=3)]
     started.process.send_signal(signal.SIGTERM)  # type: ignore[union-attr]
     assert started.wait() == 0
-    assert daemon.list_sessions() == []
+    assert all_sessions(daemon) - before == set()
     assert audit.queue.owned("n1") == {}
     # Between the signal and a process' hearing of it, it may have popped one bell.
     at_most = len(claimed) + 2

@@ -66,15 +66,19 @@ def test_a_killed_supervisor_takes_its_workers_along_and_a_restarted_one_goes_on
     assert members == set()
 
 
-def test_another_node_takes_over_what_a_lost_node_held(node: StartNode, audit: Audit) -> None:
+def test_another_node_takes_over_what_a_lost_node_held(node: StartNode, audit: Audit, own_daemon: OwnDaemon) -> None:
+    # It is there when the other one is lost, and takes nothing before: its daemon isn't up.
+    other = node("n2", timing=HASTY, backend=own_daemon.backend)
+    other.wait_for("worker_ready")
+    other.wait_for("backend_down")
     lost = node("n1", timing=HASTY)
     k = audit.submit([RIGHT, slow(6)])
     lost.wait_for("batch_claimed", k=k)
-    other = node("n2", timing=HASTY)
-    other.wait_for("worker_ready")
     lost.kill()
+    own_daemon.serve()
     assert audit.rewards(k) == [1.0, 1.0]
     assert audit.result(k).worker.startswith("n2-")
+    assert other.stop() == 0
     audit.check_each_answered_once()
 
 
