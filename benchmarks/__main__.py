@@ -1,4 +1,7 @@
-"""Runs the comparisons, prints tables, writes the figures to benchmarks/results/."""
+"""`python -m benchmarks`: measures, prints tables with the targets beside the figures, writes JSON and charts.
+
+A target that is missed is said, and fails nothing: the exit code is 1 only when a part could not be measured.
+"""
 
 from __future__ import annotations
 
@@ -7,102 +10,105 @@ import json
 import os
 import platform
 import sys
-import tempfile
 import time
-from dataclasses import asdict
+import traceback
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from benchmarks import cpu, fairness, isolation, queueing, recovery, traffic
-from benchmarks.measure import median, ratio
-from benchmarks.nodes import Site
+from benchmarks import publish
+from benchmarks.parts import PARTS, Effort
+from benchmarks.report import Section, figures_table, plain
 
-RESULTS = Path(__file__).parent / "results"
-AIMS = {
-    "isolated : plain": 4.0,
-    "queued : inline": 0.8,
-    "10 batches beside 10,000 : alone": 3.0,
-    "sleeping 100 ms, in sessions : one-shot": 0.85,
-    "computing 100 ms, in sessions : one-shot": 0.85,
-}
+RESULTS = publish.REFERENCE.parent
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=7, help="rounds per comparison (default 7)")
-    parser.add_argument("--kills", type=int, default=10, help="worker processes killed per form (default 10)")
-    parser.add_argument("--out", type=Path, help="where the JSON goes (default benchmarks/results/<time>.json)")
-    options = parser.parse_args()
-    machine = {
-        "interpreter": f"{sys.executable} (Python {platform.python_version()})",
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description="Ratios within one run, medians of several rounds, each beside what the machine does at best.",
+        epilog="parts: " + "; ".join(f"{name}: {part.about}" for name, part in PARTS.items()),
+    )
+    parser.add_argument("--only", type=_names, default=tuple(PARTS), metavar="PART,…", help="these parts alone")
+    parser.add_argument("--quick", action="store_true", help="all parts within some ten minutes")
+    parser.add_argument("--rounds", type=int, help="rounds per comparison")
+    parser.add_argument("--out", type=Path, help="where the JSON goes (default benchmarks/results/TIME.json)")
+    parser.add_argument(
+        "--publish",
+        action="store_true",
+        help="put what was measured into the committed results and from there into the documents",
+    )
+    options = parser.parse_args(argv)
+    effort = Effort.quick() if options.quick else Effort()
+    if options.rounds is not None:
+        effort = replace(effort, rounds=max(1, options.rounds))
+    began = time.monotonic()
+    told: dict[str, Any] = {}
+    failed = []
+    for name in options.only:
+        print(f"\n== {name}: {PARTS[name].about} (load {os.getloadavg()[0]:.1f})", flush=True)
+        try:
+            told[name] = _measured(name, effort)
+        except Exception:  # noqa: BLE001 - the other parts are of use without this one
+            traceback.print_exc()
+            failed.append(name)
+    _print_summary(told)
+    print(f"\n{time.monotonic() - began:.0f} s" + (f"; NOT MEASURED: {', '.join(failed)}" if failed else ""))
+    out: Path = options.out or RESULTS / f"{time.strftime('%Y%m%d-%H%M%S')}.json"
+    _write(out, told)
+    if options.publish:
+        publish.publish(told)
+    return 1 if failed else 0
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    unknown = [name for name in names if name not in PARTS]
+    if unknown or not names:
+        raise argparse.ArgumentTypeError(f"no part {', '.join(unknown) or text!r}; there are: {', '.join(PARTS)}")
+    return names
+
+
+def _measured(name: str, effort: Effort) -> dict[str, Any]:
+    began, load = time.monotonic(), os.getloadavg()[0]
+    section: Section = PARTS[name].run(effort)
+    for table in section.tables:
+        print("\n" + plain(table), flush=True)
+    taken = time.monotonic() - began
+    print(f"\n({taken:.0f} s)", flush=True)
+    return {**section.as_json(), "machine": _machine(load), "seconds": round(taken, 1), "rounds": effort.rounds}
+
+
+def _machine(load_before: float) -> dict[str, Any]:
+    return {
+        "python": platform.python_version(),
         "cores": len(os.sched_getaffinity(0)),
         "kernel": platform.release(),
-        "rounds": options.rounds,
+        "load_before": round(load_before, 1),
+        "date": time.strftime("%Y-%m-%d"),
     }
-    print("  ".join(f"{name} {value}" for name, value in machine.items()), flush=True)
-    began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="cb-", dir="/tmp") as directory:
-        isolated = isolation.measure(Path(directory), options.rounds)
-        spent = cpu.measure(Path(directory))
-        with Site(Path(directory)) as site:
-            remembered = recovery.ledger_cost(site, options.rounds)
-            killed = {
-                **recovery.short_candidates(site, options.kills),
-                **recovery.long_candidates(site, max(1, options.rounds // 2)),
-            }
-            sent, idle = traffic.measure(site)
-    queued = queueing.measure(options.rounds)
-    seconds = fairness.measure(options.rounds)
-    ratios = {
-        "isolated : plain": ratio(isolated, "graded, namespaces", "graded, isolation none"),
-        "graded : bare exec, namespaces": ratio(isolated, "graded, namespaces", "bare exec, namespaces"),
-        "queued : inline": ratio(queued, "queued", "inline"),
-        "queued, in sessions : inline": ratio(queued, "queued, in sessions", "inline"),
-        "10 batches beside 10,000 : alone": ratio(seconds, "beside 10,000", "10 batches alone"),
-        **{
-            f"{kind} 100 ms, in sessions : one-shot": ratio(
-                remembered, f"{kind} 100 ms, in sessions", f"{kind} 100 ms, one-shot"
-            )
-            for kind in recovery.KINDS
-        },
-    }
-    _print("per second (median, lowest, highest)", {**isolated, **queued, **remembered})
-    print("\nseconds for a run's 10 batches (median, lowest, highest)")
-    for name, values in seconds.items():
-        print(f"  {name:<32}{median(values):8.2f}{min(values):10.2f}{max(values):10.2f}")
-    print("\nmilliseconds of CPU per exec or candidate, all processes (one round)")
-    for name, value in spent.items():
-        print(f"  {name:<32}{value:8.1f}")
-    recovery.show(killed)
-    traffic.show(sent, idle)
-    print("\nratios (median of the rounds' own)")
-    for name, value in ratios.items():
-        aim = f"   aim {AIMS[name]:g}" if name in AIMS else ""
-        print(f"  {name:<42}{value:8.2f}{aim}")
-    print(f"\n{time.monotonic() - began:.0f} s")
-    out = options.out or RESULTS / f"{time.strftime('%Y%m%d-%H%M%S')}.json"
+
+
+def _print_summary(told: dict[str, Any]) -> None:
+    figures = publish.figures_of(told)
+    if figures:
+        print("\n" + plain(figures_table(figures, title="figures against the targets")))
+    missed = [figure.name for figure in figures if figure.verdict == "MISSED"]
+    if missed:
+        print(f"\nMISSED: {'; '.join(missed)}")
+
+
+def _write(out: Path, told: dict[str, Any]) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
-    told = {
-        "machine": {**machine, "load": os.getloadavg()},
-        "ratios": ratios,
-        "per_second": {
-            "isolation": isolated,
-            "queue": queued,
-            "fairness, seconds": seconds,
-            "recovery": remembered,
-        },
-        "cpu_ms": spent,
-        "kills": {name: asdict(kills) for name, kills in killed.items()},
-        "traffic": {"idle per second": idle, **{name: asdict(traffic) for name, traffic in sent.items()}},
-    }
-    out.write_text(json.dumps(told, indent=2) + "\n")
+    out.write_text(json.dumps({"parts": told}, indent=1) + "\n")
+    for name, part in told.items():
+        for chart, svg in part["charts"].items():
+            drawn = out.with_name(f"{out.stem}-{name}-{chart}.svg")
+            drawn.write_text(svg)
+            print(f"drawn: {drawn}")
     print(f"written to {out}")
-    return 0
 
 
-def _print(title: str, measured: dict[str, list[float]]) -> None:
-    print(f"\n{title}")
-    for name, values in measured.items():
-        print(f"  {name:<32}{median(values):8.0f}{min(values):10.0f}{max(values):10.0f}")
-
-
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())

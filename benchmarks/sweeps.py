@@ -6,10 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmarks.report import Cell, Table, shown
+from benchmarks.report import Cell, Table
 
 KNEE = 2.0
 """A cost per unit that is so many times the lowest one at a smaller size is a knee."""
+
+STEEP = 1.2
+"""Above this power of the size, growth is more than what more work is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +71,7 @@ def _knees(sweep: Sweep, names: Sequence[str]) -> str:
         sizes, costs = [x for x, _ in points], [cost for _, cost in points]
         at, power = knee(sizes, costs), order(sizes, costs)
         if at is not None:
-            grew = "" if power is None else f", growing with the size to the {shown(round(power, 1))} at the end"
+            steep = " (STEEPER THAN LINEAR)" if power is not None and power > STEEP else ""
+            grew = "" if power is None else f", at the end by the size to the power of {power:.1f}{steep}"
             told.append(f"{name}: knee at {at:,.0f}{grew}")
     return "; ".join(told) or "no knee"
