@@ -84,15 +84,17 @@ def test_a_killed_supervisor_leaves_sessions_to_the_next_one(
 def test_another_node_runs_it_again_and_the_janitor_of_the_first_cleans_up(
     node: StartNode, audit: Audit, daemon: CollimateClient, own_daemon: OwnDaemon
 ) -> None:
-    others = own_daemon.serve()
+    # The other one is there when the first is lost, and takes nothing before: its daemon isn't up.
+    other = node("n2", timing=HASTY, backend=own_daemon.backend)
+    other.wait_for("worker_ready")
+    other.wait_for("backend_down")
     lost = node("n1", timing=HASTY)
-    k = audit.submit([RIGHT, slow(4)], recovery="attach")
+    k = audit.submit([RIGHT, slow(8)], recovery="attach")
     lost.wait_for("candidate_graded", k=k)
     until(lambda: len(ledger(audit, k)) == 2, "the slow one was never noted")
     [old] = [entry.session for entry in ledger(audit, k).values() if entry.session in sessions_of(daemon, k)]
-    other = node("n2", timing=HASTY, backend=own_daemon.backend)
-    other.wait_for("worker_ready")
     lost.kill()
+    others = own_daemon.serve()
     result = audit.result(k)
     assert [(v.reward, v.node, v.recovered) for v in result.results] == [
         (1.0, "n1", "none"),

@@ -13,6 +13,7 @@ from collimate_rl.protocol import ResultStatus, keys
 from collimate_rl.specs import UnitTestReward
 from producer import Producer, as_completed
 from tests.fixtures.queue_batches import overdue
+from tests.fixtures.recovery import all_sessions
 from tests.fixtures.worker_batches import CRASH, ENDLESS, RIGHT, SPEC, WRONG, Audit, slow
 from tests.fixtures.worker_nodes import HASTY, Node, until
 
@@ -29,6 +30,8 @@ def calm(shared_server: str, shared_node: Node) -> Iterator[Audit]:
 
 
 def test_a_batch_is_graded_end_to_end(calm: Audit, shared_server: str, shared_node: Node, daemon_socket: str) -> None:
+    client = CollimateClient(unix_socket=daemon_socket)
+    before = all_sessions(client)
     spec = UnitTestReward(tests=SPEC["tests"])  # type: ignore[arg-type]
     with Producer(shared_server, run="r") as producer:
         handle = producer.submit(
@@ -42,7 +45,7 @@ def test_a_batch_is_graded_end_to_end(calm: Audit, shared_server: str, shared_no
     assert {(v.attempt, v.recovered, v.infra_error) for v in result.results} == {(1, "none", False)}
     assert all(len(v.seed) == 64 for v in result.results)
     assert result.worker in shared_node.child_pids()
-    assert CollimateClient(unix_socket=daemon_socket).list_sessions() == []
+    assert all_sessions(client) - before == set()
 
 
 def test_fifty_batches_by_two_processes_are_each_answered_once(calm: Audit) -> None:
