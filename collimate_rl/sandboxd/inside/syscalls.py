@@ -111,6 +111,14 @@ class Placeholders:
         return int(pidfd.value)
 
 
+def trim_heap() -> None:
+    """Give the kernel back what the C library's heap holds free: every fork would copy and unmap its page tables."""
+    trim = getattr(_libc, "malloc_trim", None)
+    if trim is not None:
+        # glibc's own: others have none.
+        trim(ctypes.c_size_t(0))
+
+
 def unshare(flags: int) -> None:
     """Move this process into fresh namespaces."""
     _checked(_libc.unshare(ctypes.c_int(flags)), "unshare")

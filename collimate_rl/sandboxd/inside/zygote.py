@@ -95,6 +95,7 @@ class Zygote:
         for name in [name for name in sys.modules if name.split(".")[0] == __name__.split(".")[0]]:
             del sys.modules[name]
         gc.collect()
+        syscalls.trim_heap()
         gc.freeze()
         gc.disable()
 
