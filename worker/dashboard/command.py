@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from collimate_rl.queue.batches import BatchQueue
 from collimate_rl.queue.clients import connect_commands
 from worker.dashboard.app import Dashboard
 from worker.dashboard.listening import address_of, listen
+from worker.dashboard.patience import Patience
 from worker.dashboard.tokens import Token
 from worker.settings import WorkerSettings, parse_timing
 
@@ -53,19 +55,26 @@ async def _serve(queue: BatchQueue, token: Token | None, listening: socket.socke
         server_header=False,
         limit_concurrency=MAX_CONNECTIONS,
         timeout_graceful_shutdown=STOP_S,
+        http="h11",
         ws="none",
     )
     asked = "; a token is asked for" if token is not None else ", for this machine alone"
     print(f"dashboard of queue {queue.queue} on http://{address_of(listening)}{asked}", file=sys.stderr, flush=True)
-    await _Server(config, dashboard).serve(sockets=[listening])
+    await _Server(config, dashboard, Patience(MAX_CONNECTIONS)).serve(sockets=[listening])
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, whose stop first ends the streams of events: it would wait for them."""
+    """uvicorn, whose stop first ends the streams of events (it would wait for them), and which waits for nobody who
+    holds a connection and asks nothing."""
 
-    def __init__(self, config: uvicorn.Config, dashboard: Dashboard) -> None:
+    def __init__(self, config: uvicorn.Config, dashboard: Dashboard, patience: Patience) -> None:
         super().__init__(config)
         self._dashboard = dashboard
+        self._patience = patience
+
+    async def on_tick(self, counter: int) -> bool:
+        self._patience.look(self.server_state.connections, time.monotonic())
+        return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await self._dashboard.close()
