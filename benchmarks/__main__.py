@@ -46,17 +46,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     began = time.monotonic()
     told: dict[str, Any] = {}
     failed = []
+    out: Path = options.out or RESULTS / f"{time.strftime('%Y%m%d-%H%M%S')}.json"
     for name in options.only:
         print(f"\n== {name}: {PARTS[name].about} (load {os.getloadavg()[0]:.1f})", flush=True)
         try:
             told[name] = _measured(name, effort)
+            _write(out, told)  # what is measured is kept, whatever becomes of the rest
         except Exception:  # noqa: BLE001 - the other parts are of use without this one
             traceback.print_exc()
             failed.append(name)
     _print_summary(told)
     print(f"\n{time.monotonic() - began:.0f} s" + (f"; NOT MEASURED: {', '.join(failed)}" if failed else ""))
-    out: Path = options.out or RESULTS / f"{time.strftime('%Y%m%d-%H%M%S')}.json"
-    _write(out, told)
+    print(f"in {out}, and charts beside it")
     if options.publish:
         publish.publish(told)
     return 1 if failed else 0
@@ -104,10 +105,7 @@ def _write(out: Path, told: dict[str, Any]) -> None:
     out.write_text(json.dumps({"parts": told}, indent=1) + "\n")
     for name, part in told.items():
         for chart, svg in part["charts"].items():
-            drawn = out.with_name(f"{out.stem}-{name}-{chart}.svg")
-            drawn.write_text(svg)
-            print(f"drawn: {drawn}")
-    print(f"written to {out}")
+            out.with_name(f"{out.stem}-{name}-{chart}.svg").write_text(svg)
 
 
 if __name__ == "__main__":
