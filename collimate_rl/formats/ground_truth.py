@@ -14,7 +14,7 @@ from typing import Any, Final
 from collimate_rl.formats.blobs import decode_blob, looks_like_blob
 from collimate_rl.formats.code_tests import from_asserts, from_statements, from_test, looks_like_tests
 from collimate_rl.formats.many_answers import contradict, python_checker, says_many, statements_of
-from collimate_rl.formats.pairs import Pair, call_spec, shown, stdio_spec
+from collimate_rl.formats.pairs import Pair, call_spec, shown, stdio_spec, without_arrays
 from collimate_rl.formats.repositories import is_repository_row, repository_spec
 from collimate_rl.specs import PropertyReward, RewardSpec, StdioReward, UnitTestReward
 
@@ -34,8 +34,9 @@ _OTHER_LANGUAGES: Final = frozenset(
 
 _WRAPPERS: Final = (
     *("input_output", "ground_truth", "reward_spec", "reward_model", "verification_info", "official_tests", "tests"),
+    *("verifier_metadata", "unit_tests"),
 )
-"""Columns that hold the ground truth in rows of APPS and its kin, SkyRL, verl, open-r1 and DeepCoder."""
+"""Columns that hold the ground truth in rows of APPS and its kin, SkyRL, verl, open-r1, DeepCoder and NeMo-Gym."""
 _NATIVE: Final = ("public_tests", "private_tests", "generated_tests")
 """CodeContests' own columns, each `{"input": [...], "output": [...]}`."""
 
@@ -63,6 +64,7 @@ def reward_spec_from_ground_truth(gt: Any, entry: str = "solve") -> RewardSpec:
     checker that is Python judges, and a statement that allows many answers, without one, sets `checker_missing`.
     Raises `ValueError`.
     """  # noqa: E501 - a table's row is one line
+    gt = without_arrays(gt)
     rows: list[Mapping[str, Any]] = []
     for _ in range(_MOST_LAYERS):
         if isinstance(gt, str):
@@ -153,7 +155,7 @@ def _from_list(cases: Sequence[Any], entry: str) -> RewardSpec:
         return stdio_spec(pairs)
     if len(names) > 1:
         raise ValueError(f"the cases call several functions: {', '.join(sorted(names))[:200]}")
-    return call_spec(pairs, names.pop())
+    return call_spec(pairs, names.pop(), may_be_wrapped=True)
 
 
 def _kind(case: Mapping[str, Any], number: int) -> str:
@@ -232,6 +234,8 @@ def _with_checker(spec: RewardSpec, rows: Sequence[Mapping[str, Any]]) -> Reward
     checker = next((source for source, _ in found if source is not None), None)
     if checker is not None and isinstance(spec, StdioReward):
         return replace(spec, checker=checker)
+    if isinstance(spec, StdioReward) and not any(case["stdout"].strip() for case in spec.cases):
+        raise ValueError("every expected output is empty: a program that does nothing would pass")
     many = any(there for _, there in found) or any(says_many(text) for row in rows for text in statements_of(row))
     if isinstance(spec, StdioReward):
         many = many or contradict([(case["stdin"], case["stdout"]) for case in spec.cases])

@@ -45,6 +45,7 @@ def runner_job(
     return {
         "id": None,
         "code": candidate,
+        "prelude": "",
         "program": False,
         "entry": None,
         "ops": list(ops),
@@ -94,6 +95,7 @@ def grade_calls(
     credit: Credit = FRACTION,
     flags: Sequence[str] = (),
     check: Check | None = None,
+    prelude: str = "",
 ) -> Graded:
     """Run one candidate's calls and compare what came back; `check` judges values instead, all of a candidate's at
     once."""
@@ -108,6 +110,7 @@ def grade_calls(
         entry=entry,
         id=run.exec_id(index),
         stop=credit.stops,
+        prelude=prelude,
         **output_room([len(each.text) for each in expected], INT_AS_FLOAT),
     )
     framed = compose("runner", job, timeout_seconds=run.timeout_seconds, seed=seed)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 from collimate_rl.grading.calls import (
     STDIN_CASE_S,
@@ -47,7 +48,7 @@ def grade_unit_tests(run: GroupRun, spec: UnitTestReward) -> None:
     try:
         given = [test["input"] if isinstance(test["input"], list) else [test["input"]] for test in tests]
         ops = [call_op(spec.entry, encode(tuple(arguments), MAX_SPEC_VALUE)) for arguments in given]
-        expected = [Expected(encode(test["expected"], MAX_SPEC_VALUE), rules) for test in tests]
+        expected = [_expected(test["expected"], rules, wrapped=spec.wrapped) for test in tests]
         check = None
         if spec.checker is not None:
             inputs = [encode(test["input"], MAX_SPEC_VALUE) for test in tests]
@@ -55,6 +56,8 @@ def grade_unit_tests(run: GroupRun, spec: UnitTestReward) -> None:
             check = checker_of(run, spec.checker, pairs)
     except Unencodable as fault:
         raise SpecFault(f"a test's input or expected value can't be given to a sandbox: {fault.reason}") from None
+    if check is None:
+        _refuse_the_unequal(places, expected)
 
     def grade_one(index: int) -> Graded:
         return grade_calls(
@@ -68,9 +71,25 @@ def grade_unit_tests(run: GroupRun, spec: UnitTestReward) -> None:
             credit=Credit(mode=spec.credit, weights=spec.weights).of(places),
             flags=flags_of(spec),
             check=check,
+            prelude=spec.prelude,
         )
 
     run.each(grade_one)
+
+
+def _expected(value: Any, rules: Rules, *, wrapped: bool) -> Expected:
+    also = Expected(encode([value], MAX_SPEC_VALUE), rules) if wrapped else None
+    return Expected(encode(value, MAX_SPEC_VALUE), rules, also)
+
+
+def _refuse_the_unequal(places: Sequence[int], expected: Sequence[Expected]) -> None:
+    """SpecFault where an expected value holds what equals nothing, not even itself: no answer would be right."""
+    for place, each in zip(places, expected, strict=True):
+        if not each.matches(each.text):
+            raise SpecFault(
+                f"test {place} expects what equals nothing, such as nan: compare='json' lets nan equal nan, and a "
+                "checker may judge anything"
+            )
 
 
 def grade_programs(run: GroupRun, spec: StdioReward) -> None:

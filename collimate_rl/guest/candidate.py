@@ -43,8 +43,16 @@ class Candidate:
                 file.write(self.job["code"])
         except (OSError, ValueError):
             pass  # no room, or no text: most code never looks
+        space, prelude = self.module.__dict__, self.job.get("prelude")
+        if prelude:
+            lent: Dict[str, Any] = {}
+            try:
+                exec(prelude, lent)
+            except Exception:
+                pass  # what it defined before is there; that this template lacks the rest is not the candidate's fault
+            space["__builtins__"] = {**lent, **vars(builtins)}  # behind the code's own names
         try:
-            exec(compile(self.job["code"], SOURCE, "exec", 0, True), self.module.__dict__)
+            exec(compile(self.job["code"], SOURCE, "exec", 0, True), space)
         except BaseException as error:
             return "x", {"x": Encoder().encode(error), "at": line_of(error)}
         entry = self.job["entry"]

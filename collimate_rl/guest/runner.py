@@ -6,7 +6,8 @@ results, and hands out one op at a time. The *nursery* is forked before the job 
 passes on unread: it is decoded where no candidate runs.
 
 The job (the file `JOB`, JSON): `mark`, random text that frames the result; `id`, the exec's name, or null; `code`;
-`program`: candidates are whole programs; `entry`: a name that must be there, or null; `ops`; `total_s`, `case_s`;
+`prelude`: Python or "", whose names the code finds where it defines none such; `program`: candidates are whole
+programs; `entry`: a name that must be there, or null; `ops`; `total_s`, `case_s`;
 `value_bytes`, `all_bytes`; `arguments`: report containers that a call changed; `handles`: keep opaque results for later
 ops; `prints`: report what each op printed; `stop`: run nothing after an op without a result. An op is
 `{"stdin": text}`, or `{"f": target, "do": what, "a": tree, "k": tree}`: target `["n", name]`, `["h", handle]` or

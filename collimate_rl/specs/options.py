@@ -20,6 +20,8 @@ OPTIONS: Final = ("compare", "tolerance", "unordered", "case_timeout_s", "max_ca
 """What every spec of calls or programs sends along, in this order."""
 CASE_OPTIONS: Final = ("relative_tolerance", "checker", "credit", "weights", "checker_missing")
 """What it sends where it was set."""
+CALL_OPTIONS: Final = (*CASE_OPTIONS, "wrapped", "prelude")
+"""The same, of one that calls a function."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,8 +114,8 @@ def check_weights(weights: Any, cases: int | None) -> None:
         raise ValueError(f"weights is a list of numbers from 0, one per case, not {weights!r:.200}")
     if cases is not None and len(weights) != cases:
         raise ValueError(f"there are {len(weights)} weights and {cases} cases")
-    if weights and not sum(weights) > 0:
-        raise ValueError("the weights are all 0: nothing could be scored")
+    if weights and not 0 < sum(weights) < float("inf"):
+        raise ValueError("the weights are all 0, or have no finite sum: nothing could be scored")
 
 
 def chosen(count: int, most: int | None, content: Any) -> list[int]:
@@ -135,6 +137,13 @@ def check_checker(checker: Any) -> None:
     if not isinstance(checker, str) or not checker.strip():
         raise ValueError(f"checker is Python source, not {checker!r:.100}")
     check_python("checker", checker)
+
+
+def check_prelude(prelude: Any) -> None:
+    """ValueError unless it is Python source, or empty."""
+    if not isinstance(prelude, str):
+        raise ValueError(f"prelude is Python source, not {prelude!r:.100}")
+    check_python("prelude", prelude)
 
 
 def check_python(name: str, source: str) -> None:

@@ -9,11 +9,12 @@ from typing import Any
 from collimate_rl.specs.base import RewardSpec, check_entry, check_flag, check_limits, last_number
 from collimate_rl.specs.classic import unit_program
 from collimate_rl.specs.options import (
-    CASE_OPTIONS,
+    CALL_OPTIONS,
     OPTIONS,
     CompareOptions,
     check_checker,
     check_credit,
+    check_prelude,
     wire_options,
 )
 from collimate_rl.specs.plain_json import from_json, to_json
@@ -30,8 +31,9 @@ class UnitTestReward(RewardSpec):
     `checker` is Python that defines `check(given, got, expected)`, and judges instead. `credit` says what passed tests
     are worth ("fraction", "all", "weighted" by `weights`, "first_failure"). `case_timeout_s` defaults to half of the
     total. `max_cases` takes so many tests, drawn by their own content. `checker_missing` marks a problem with many
-    right answers and no checker: its grades carry that flag. Not frozen, since classic subclasses set fields of their
-    own.
+    right answers and no checker: its grades carry that flag. `wrapped` lets each value also come in a list of its own.
+    `prelude` is Python whose names the candidate finds where it defines none such itself. Not frozen, since classic
+    subclasses set fields of their own.
     """
 
     tests: Sequence[Mapping[str, Any]]
@@ -47,6 +49,8 @@ class UnitTestReward(RewardSpec):
     credit: str = "fraction"
     weights: Sequence[float] | None = None
     checker_missing: bool = False
+    wrapped: bool = False
+    prelude: str = ""
 
     def __post_init__(self) -> None:
         tests: object = self.tests
@@ -60,6 +64,8 @@ class UnitTestReward(RewardSpec):
         check_checker(self.checker)
         check_credit(self.credit, self.weights, len(tests))
         check_flag("checker_missing", self.checker_missing)
+        check_flag("wrapped", self.wrapped)
+        check_prelude(self.prelude)
         self.options()
 
     def options(self) -> CompareOptions:
@@ -82,7 +88,7 @@ class UnitTestReward(RewardSpec):
         if type(self) is not UnitTestReward:
             return super().to_wire()
         tests = [{"input": to_json(t["input"]), "expected": to_json(t["expected"])} for t in self.tests]
-        return {"type": "unit_test", "tests": tests, **wire_options(self, ("entry", *OPTIONS), CASE_OPTIONS)}
+        return {"type": "unit_test", "tests": tests, **wire_options(self, ("entry", *OPTIONS), CALL_OPTIONS)}
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> UnitTestReward:

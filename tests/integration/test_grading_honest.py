@@ -37,6 +37,45 @@ def test_functions(client: CollimateClient) -> None:
     assert {name: r.flags for name, r in zip(honest.FUNCTIONS, results, strict=True) if r.flags} == {}
 
 
+STARTED = """
+class Solution:
+    def merge(self, intervals: List[List[int]], seen: Optional[dict] = None) -> List[int]:
+        seen = defaultdict(int, Counter([a for a, _ in intervals]))
+        return [pow(7, 2, 40), gcd(12, 18), *sorted(seen), copy.deepcopy(inf) > 0]
+"""
+
+
+def test_starter_code_without_imports(client: CollimateClient) -> None:
+    gt = {"fn_name": "merge", "inputs": [[[[2, 3], [1, 2]]]], "outputs": [[9, 6, 1, 2, True]]}
+    spec = reward_spec_from_ground_truth(gt)
+    own = STARTED.replace("def merge", "def List(self): pass\n    def merge") + "List = Optional = dict\n"
+    codes = [
+        STARTED,
+        "from __future__ import annotations\n" + STARTED,
+        own.replace("List[", "dict["),
+        "def other(): pass\n",
+    ]
+    results = grade_batch(client, "py", codes, spec)
+    assert [(r.reward, r.outcome) for r in results] == [(1.0, "passed")] * 3 + [(0.0, "no_entry_point")]
+    lacking = UnitTestReward([{"input": 1, "expected": 2}], prelude="from math import *\nimport no_such_module\n")
+    assert grade(client, "py", "def solve(x): return factorial(x) + 1\n", lacking).reward == 1.0
+
+
+def test_wrapped_answers(client: CollimateClient) -> None:
+    spec = reward_spec_from_ground_truth({"fn_name": "f", "inputs": [[1], [2]], "outputs": [[[1]], [[2]]]})
+    codes = ["def f(x): return [x]\n", "def f(x): return [[x]]\n", "def f(x): return x\n", "def f(x): return [[[x]]]\n"]
+    assert [r.reward for r in grade_batch(client, "py", codes, spec)] == [1.0, 1.0, 0.0, 0.0]
+
+
+def test_expecting_what_equals_nothing_is_the_row_s_fault(client: CollimateClient) -> None:
+    nan: Any = [{"input": 1, "expected": [float("nan")]}]
+    with pytest.raises(ValueError, match="test 0 expects what equals nothing"):
+        grade(client, "py", "def solve(x): return [float('nan')]\n", UnitTestReward(nan))
+    assert (
+        grade(client, "py", "def solve(x): return [float('nan')]\n", UnitTestReward(nan, compare="json")).reward == 1.0
+    )
+
+
 ANSWERS: list[tuple[str, Any, Any]] = [
     ("return a[::-1]", [list(range(100_000))], list(range(99_999, -1, -1))),
     ("return [x / 7 for x in a]", [list(range(100_000))], [x / 7 for x in range(100_000)]),

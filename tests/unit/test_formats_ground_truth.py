@@ -112,6 +112,60 @@ def test_floats_among_the_answers_are_compared_with_a_tolerance() -> None:
     assert spec.tolerance == 1e-6
 
 
+def test_wrapped_answers_may_come_either_way() -> None:
+    case = {"type": "function_call", "fn_name": "add", "input": [1, 2]}
+    wrapped = {"inputs": [[1, 2]], "outputs": [[3]], "fn_name": "add"}
+    for gt in (wrapped, [{**case, "output": [3]}], {"language": "python", "test_cases": [{**case, "output": [3]}]}):
+        spec = reward_spec_from_ground_truth(gt)
+        assert isinstance(spec, UnitTestReward)
+        assert (calls_of(spec), spec.wrapped) == ([([1, 2], 3)], True)
+    spec = reward_spec_from_ground_truth([{**case, "output": [3]}, {**case, "output": [3, 4]}])
+    assert isinstance(spec, UnitTestReward)
+    assert (calls_of(spec), spec.wrapped) == ([([1, 2], [3]), ([1, 2], [3, 4])], False)
+
+
+def test_calls_lend_what_starter_code_takes_for_granted() -> None:
+    spec = reward_spec_from_ground_truth(LIVE_CALL)
+    assert isinstance(spec, UnitTestReward)
+    lent: dict[str, Any] = {}
+    exec(spec.prelude, lent)
+    assert {
+        "List",
+        "Optional",
+        "defaultdict",
+        "Counter",
+        "deque",
+        "heappush",
+        "inf",
+        "gcd",
+        "lru_cache",
+        "cache",
+    } <= set(lent)
+    assert lent["heapq"].heappush is lent["heappush"]
+    classic = reward_spec_from_ground_truth(CLASSIC)
+    assert isinstance(classic, UnitTestReward)
+    assert classic.prelude == ""
+
+
+def test_numpy_arrays_are_lists() -> None:
+    numpy = pytest.importorskip("numpy")
+    texts = numpy.array(["1", "2"], dtype=object)
+    for gt in (
+        {"inputs": texts, "outputs": texts},
+        {"reward_model": {"ground_truth": {"inputs": texts, "outputs": texts}}},
+        {"test_cases": numpy.array([{"input": "1", "output": "1"}, {"input": "2", "output": "2"}], dtype=object)},
+        {"public_tests": {"input": texts, "output": texts}},
+    ):
+        assert cases_of(reward_spec_from_ground_truth(gt)) == [("1", "1"), ("2", "2")]
+    assert isinstance(reward_spec_from_ground_truth({"test_list": numpy.array(["assert f(1)"])}), AssertReward)
+
+
+def test_nemo_gyms_rows() -> None:
+    tests = {"inputs": ["1\n"], "outputs": ["2\n"], "fn_name": None}
+    for row in ({"verifier_metadata": {"unit_tests": tests}}, {"verifier_metadata": {"unit_tests": json.dumps(tests)}}):
+        assert cases_of(reward_spec_from_ground_truth(row)) == [("1\n", "2\n")]
+
+
 @pytest.mark.parametrize("testtype", ["stdin", "stdin_stdout"])
 def test_livecodebench_programs(testtype: str) -> None:
     gt = [{**case, "testtype": testtype} for case in LIVE_STDIN]
@@ -274,6 +328,7 @@ def test_every_row_of_the_slices() -> None:
         ({"inputs": ["1"], "outputs": []}, "1 inputs and 0 outputs"),
         ({"inputs": [], "outputs": []}, "no test cases"),
         ({"inputs": "1", "outputs": "2"}, "two lists"),
+        ({"inputs": ["1", "2"], "outputs": ["", " \n"]}, "every expected output is empty"),
         ({"inputs": ["1"], "outputs": ["2"], "fn_name": 7}, "name is text"),
         ({"input_output": ""}, "empty"),
         ({"input_output": "{}"}, "no known shape"),
