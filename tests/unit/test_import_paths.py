@@ -19,6 +19,7 @@ PATHS = {
     "local_backend": ("LocalCollimateBackend",),
     "rewards": (
         *("AssertReward", "GradeResult", "PropertyReward", "RewardSpec", "StdioReward", "UnitTestReward"),
+        *("CommandReward", "TestFileReward"),
         *("extract_code", "grade", "grade_batch", "reward_spec_from_ground_truth"),
     ),
     "sandbox": ("ExecResult", "Sandbox", "rollout_once"),
