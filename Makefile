@@ -73,8 +73,8 @@ chaos: $(STAMP)  ## The queue at length: every fault on 1,000 batches, and large
 	EXPLORE=long REPEAT=20 $(BIN)/python -m pytest -q tests/unit/test_protocol_explorer.py \
 	  tests/integration/test_scripts_against_model.py tests/integration/test_queue_fairness.py
 
-soak: $(STAMP)  ## The sandbox daemon at length: 20,000 execs and 2,000 sessions with flat resources, 1,000 sessions at once
-	SOAK=long $(BIN)/python -m pytest -q -s tests/integration/test_sandboxd_soak.py
+soak: $(STAMP)  ## At length, with flat resources: the sandbox daemon (20,000 execs, 2,000 sessions), the queue (100,000 candidates)
+	SOAK=long $(BIN)/python -m pytest -q -s tests/integration/test_sandboxd_soak.py tests/integration/test_queue_soak.py
 	MUTANTS=long $(BIN)/python -m pytest -q tests/integration/test_asserts_agreement.py
 
 clean:  ## Remove .venv, the caches and what builds leave

@@ -18,6 +18,8 @@ from collimate_rl.grading.result import printable
 if TYPE_CHECKING:
     from collimate_rl.queue.batches import BatchQueue
 
+TIMEOUT_S = 5.0
+"""For the server to answer one command: who looks wants to hear soon that it hangs."""
 DEFAULT_URL = "redis://127.0.0.1:6379/0"
 
 
@@ -63,7 +65,7 @@ def queue_at(redis_url: str, name: str) -> Iterator[BatchQueue]:
     except ModuleNotFoundError as missing:
         raise click.UsageError(str(missing)) from missing
     try:
-        client = connect_commands(redis_url)
+        client = connect_commands(redis_url, timeout_s=TIMEOUT_S, retries=1)
         queue = BatchQueue(client, name)
     except ValueError as error:
         raise click.UsageError(printable(str(error))) from error

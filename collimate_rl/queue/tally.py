@@ -19,7 +19,7 @@ from collimate_rl.errors import BadMessage, UnknownVersion
 from collimate_rl.protocol import BatchResult, keys
 from collimate_rl.protocol.bounds import is_name
 from collimate_rl.queue import faults
-from collimate_rl.queue._raw import text
+from collimate_rl.queue._raw import integer, text
 from collimate_rl.queue.batches import BatchQueue
 from collimate_rl.queue.clients import translate_errors
 from collimate_rl.queue.counts import MICRO, SLOT_S, mean_of, name_of, step_of
@@ -92,6 +92,8 @@ class AnswerCounter:
             self._cursor = start
             lot = self._read(start)
             if not lot:
+                # Read anew in the next round: a server that was emptied, or took a step back, knows nothing of ours.
+                self._cursor = None
                 break
             end = lot[-1].entry
             groups = list(_flat(grouped(lot), self._queue.timing.numbers_ms)) + list(
@@ -148,7 +150,8 @@ class AnswerCounter:
 
 
 def _number(told: str | None) -> int | None:
-    return int(told) if told is not None and told.isdecimal() else None
+    value = integer(told)
+    return value if value is not None and value >= 0 else None
 
 
 def _apart(gist: Sequence[str]) -> tuple[Told, ...] | None:

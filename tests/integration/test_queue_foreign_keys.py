@@ -148,3 +148,13 @@ def test_a_result_with_an_impossible_reward_holds_up_no_other(queue: BatchQueue)
     assert AnswerCounter(queue, "leader").round() == 1
     total = read_numbers(queue).total
     assert (total.graded, total.unread, total.unread_graded, total.mean_reward) == (4, 1, 2, 1.0)
+
+
+def test_counting_goes_on_where_a_server_was_emptied_and_its_clock_set_back(queue: BatchQueue) -> None:
+    counter = AnswerCounter(queue, "leader")
+    assert counter.round() == 0
+    queue.client.delete(keys.answers(GRADE), keys.tally(GRADE))
+    entry: Any = {"k": "d" * 32, "run": "mine", "id": "late", "status": "graded", "n": "1", "flagged": "0"}
+    queue.client.xadd(keys.answers(GRADE), entry, id="1000-0")
+    assert (counter.round(), counter.round()) == (1, 0)
+    assert read_numbers(queue).total.unread == 1
