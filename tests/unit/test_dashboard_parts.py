@@ -16,6 +16,7 @@ from collimate_rl.queue.numbers import Numbers, RewardPoint, RunNumbers
 from worker.dashboard import plots, texts, views
 from worker.dashboard.batch_pages import outcome_level, replay_command, status_mark
 from worker.dashboard.plots import Point
+from worker.dashboard.render import clock, iso, stamp
 from worker.dashboard.views import Level
 
 HOSTILE = "\"><script>alert(1)</script>'&"
@@ -261,3 +262,19 @@ def test_the_command_that_replays_is_quoted() -> None:
     assert replay_command("run", "id.7", 0, 3) == "collimate replay run/id.7 --index 3"
     assert replay_command("run", "id", 2, 0) == "collimate replay run/id --index 0 --epoch 2"
     assert replay_command("r; rm -rf /", "$(x)", 0, 0) == "collimate replay 'r; rm -rf //$(x)' --index 0"
+
+
+@pytest.mark.parametrize("at", [1e300, -1e300, 1e18, float("inf"), float("nan")])
+def test_a_time_beyond_all_calendars_breaks_no_page(at: float) -> None:
+    """A producer says when it submitted, and may say anything."""
+    assert clock(at) == stamp(at) == iso(at) == "\u2013"
+
+
+def test_answers_that_nobody_could_read_are_said_beside_the_mean() -> None:
+    assert texts.read_of(3, 8, 0) == "3 zeros, 37.5 %"
+    assert texts.read_of(3, 10, 2) == "3 zeros, 37.5 %; 2 not read, left out"
+    recent = Counts.of(
+        {"batches": 2, "candidates": 4, "graded": 4, "unread": 1, "unread_graded": 2, "reward": 2_000_000}
+    )
+    told = views.healthy(numbers(recent=recent))
+    assert (told.level, "1 answer could not be read" in told.long) == (views.Level.WARN, True)

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from collimate_rl.cli.top_command import Look, looks
 from collimate_rl.cli.top_view import away, daemon_state, named, plot, screen, seconds
+from collimate_rl.cli.trace_command import _time
 from collimate_rl.errors import QueueError, RedisUnavailable
 from collimate_rl.queue.counts import Counts
 from collimate_rl.queue.node_numbers import NodeNumbers
@@ -158,3 +159,16 @@ def test_an_outage_is_a_look_and_a_refusal_ends_it() -> None:
     ]
     with pytest.raises(QueueError, match="no"):
         next(seen)
+
+
+def test_brackets_in_names_are_no_markup_and_unread_answers_are_told() -> None:
+    counts = {"candidates": 4, "graded": 4, "unread": 1, "unread_graded": 3, "recovered:[/red]": 2, "status:[bold]": 1}
+    odd = replace(RUN, rewards=(RewardPoint(at=0.0, graded=1, infra=0, mean_reward=-7.0),))
+    shown = drawn(screen(replace(NUMBERS, recent=Counts.of(counts), runs=(odd,))))
+    assert "[/red] 2" in shown
+    assert "[bold] 1" in shown
+    assert "1 answers could not be read: mean rewards leave 3 candidates out" in shown
+
+
+def test_a_time_beyond_all_calendars_breaks_no_trace() -> None:
+    assert _time(1e300).strip() == _time(float("nan")).strip() == "--"
