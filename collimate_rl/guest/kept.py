@@ -9,10 +9,14 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
+import time
 from importlib.resources import files
 from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Callable, Optional, Sequence
+
+_LOADED_AT = time.time()
+_SETTLED_S = 2.0
 
 
 def kept(name: str, modules: Sequence[str], make: Callable[[], str]) -> str:
@@ -27,10 +31,15 @@ def kept(name: str, modules: Sequence[str], make: Callable[[], str]) -> str:
     if found is not None:
         return found
     text = make()
-    # Not where somebody edited them meanwhile.
-    if not sys.dont_write_bytecode and _digest(sources) == made_of:
+    if not sys.dont_write_bytecode and _are_settled(sources) and _digest(sources) == made_of:
         _write(path, made_of, text)
     return text
+
+
+def _are_settled(sources: Sequence[Path]) -> bool:
+    """Whether none was replaced since this process loaded the package: what was read of them earlier, and the code that
+    assembles them, is then what lies there now. An upgrade beneath a running process must not be kept half-read."""
+    return all(source.stat().st_ctime < _LOADED_AT - _SETTLED_S for source in sources)
 
 
 def _digest(sources: Sequence[Path]) -> str:

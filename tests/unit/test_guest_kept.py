@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -30,13 +31,14 @@ class Maker:
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Maker:
     monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path))
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    monkeypatch.setattr(sys.modules[kept.__module__], "_LOADED_AT", time.time() + 60)
     folder = Path(guest.__file__).parent
     (tmp_path / folder.relative_to("/")).mkdir(parents=True)
     return Maker()
 
 
 def files(tmp_path: Path) -> list[Path]:
-    return [path for path in tmp_path.rglob("*") if path.is_file()]
+    return list(tmp_path.rglob("program_*"))
 
 
 def test_it_is_made_once_and_read_then(make: Maker, tmp_path: Path) -> None:
@@ -75,6 +77,16 @@ def test_what_is_not_as_it_was_written_is_made_anew(make: Maker, tmp_path: Path,
 
 def test_nothing_is_kept_where_no_bytecode_is(make: Maker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    assert [kept("one", MODULES, make) for _ in range(2)] == ["text é 1\n", "text é 2\n"]
+    assert files(tmp_path) == []
+
+
+def test_what_was_replaced_after_the_package_was_loaded_is_not_kept(
+    make: Maker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Part of it may have been read before."""
+    newest = max((Path(guest.__file__).parent / f"{name}.py").stat().st_ctime for name in MODULES)
+    monkeypatch.setattr(sys.modules[kept.__module__], "_LOADED_AT", newest)
     assert [kept("one", MODULES, make) for _ in range(2)] == ["text é 1\n", "text é 2\n"]
     assert files(tmp_path) == []
 
