@@ -156,6 +156,7 @@ def test_the_example(world: World, tmp_path: Path) -> None:
     assert printed == "rewards: 1.0 0.0 0.5 1.0 0.0 0.5\nsessions left: 0\n"
 
 
+@pytest.mark.parametrize("world", DISTRIBUTIONS[:1], indirect=True)
 @pytest.mark.parametrize("fence", [fence for fence in fences() if fence.run == "openenv"], ids=str)
 def test_snippets_that_need_openenv(world: World, fence: Fence, tmp_path: Path) -> None:
     (tmp_path / "snippet.py").write_text(fence.code)

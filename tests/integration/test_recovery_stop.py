@@ -44,7 +44,10 @@ def test_a_stop_may_leave_the_sessions_for_whoever_attaches(
     assert execs(daemon, k) == {1: 1}
     started.start()
     result = audit.result(k)
-    assert [(v.reward, v.recovered, v.attempt) for v in result.results] == [(1.0, "none", 1), (1.0, "waited", 2)]
+    assert [(v.reward, v.attempt) for v in result.results] == [(1.0, 1), (1.0, 2)]
+    # Read, where a loaded machine took longer to start than the candidate to finish.
+    assert [v.recovered for v in result.results] in (["none", "waited"], ["none", "read"])
+    assert [event["reply"] for event in started.events("session_found", k=k)] == ["attached"]
     assert audit.state(k, "losses") == ""
     assert started.stop() == 0
     audit.check_each_answered_once()
