@@ -8,10 +8,21 @@ take turns; against other people's threads in the same process, a parse that fai
 from __future__ import annotations
 
 import ast
+import os
 import threading
 
 _ONE_AT_A_TIME = threading.Lock()
 _TRIES = 5
+
+
+def _renew() -> None:
+    """A thread of the parent that parsed while it forked does not exist in the child to let the lock go."""
+    global _ONE_AT_A_TIME
+    _ONE_AT_A_TIME = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew)
 
 
 def parse(text: str) -> ast.Module:

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 
-from collimate_rl.errors import CollimateError
+from collimate_rl.errors import CollimateError, QueueError
 from collimate_rl.grading.grader import GroupRequest, GroupScore
 from collimate_rl.protocol import Verdict
 from collimate_rl.protocol.bounds import MAX_GROUND_TRUTH_BYTES, MAX_PAYLOAD_BYTES
@@ -35,17 +35,20 @@ class QueuedGrader:
 
     async def _grade(self, request: GroupRequest) -> list[GroupScore]:
         drawn = all(seed is None for seed in request.seeds)
-        submitted = self._pool.submit(
-            partial(
-                self._producer.submit,
-                template=request.template,
-                candidates=list(request.candidates),
-                spec=request.spec,
-                seeds=None if drawn else list(request.seeds),
-                timeout_seconds=request.timeout_seconds,
-                deadline_s=request.deadline_s,
-            )
+        submit = partial(
+            self._producer.submit,
+            template=request.template,
+            candidates=list(request.candidates),
+            spec=request.spec,
+            seeds=None if drawn else list(request.seeds),
+            timeout_seconds=request.timeout_seconds,
+            deadline_s=request.deadline_s,
         )
+        try:
+            submitted = self._pool.submit(submit)
+        except RuntimeError:  # its threads are gone: it was closed after it was handed out
+            closed = QueueError("the producer was closed before the group was submitted")
+            return [GroupScore(failure=closed)] * len(request.candidates)
         try:
             handle = await asyncio.shield(asyncio.wrap_future(submitted))
             result = await handle
@@ -61,7 +64,15 @@ class QueuedGrader:
 
     def _forget(self, submitted: Future[BatchHandle]) -> None:
         if not submitted.cancelled() and submitted.exception() is None:
-            self._pool.submit(submitted.result().cancel)
+            try:
+                self._pool.submit(submitted.result().cancel)
+            except RuntimeError:  # closed: the batch runs on, and nobody waits for it
+                pass
+
+    @property
+    def broken(self) -> bool:
+        """Whether its producer takes no batch any more."""
+        return self._producer.broken is not None
 
     def close(self) -> None:
         """Lets the threads and the producer go."""

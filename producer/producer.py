@@ -333,6 +333,11 @@ class Producer:
             again = purge_run(self.queue, self.run, wait_s=0.0)
         return replace(purged, batches=purged.batches + again.batches, streams=purged.streams + again.streams)
 
+    @property
+    def broken(self) -> QueueError | None:
+        """Why it takes no batch any more: it was closed, lost its name, or the server refused it for too long."""
+        return self._broken
+
     def _lose(self, error: QueueError) -> None:
         self._broken = error
         self._waiting.fail_all(error)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import threading
 from typing import Protocol
 
+from collimate_rl.hooks.forks import ForkLock
 from collimate_rl.queue.batches import DEFAULT_WINDOW
 from producer.grader import QueuedGrader
 from producer.producer import Producer
@@ -25,7 +25,7 @@ class Served(Protocol):
 
 
 _graders: dict[tuple[int, str, str, str, str | None], QueuedGrader] = {}
-_lock = threading.Lock()
+_lock = ForkLock()
 
 
 def queued_grader(settings: Served) -> QueuedGrader:
@@ -35,6 +35,9 @@ def queued_grader(settings: Served) -> QueuedGrader:
         raise ValueError("no Redis server is named: set COLLIMATE_REDIS_URL (for slime also args.collimate_redis_url)")
     key = (os.getpid(), settings.redis_url, settings.run, settings.queue, settings.grader_version)
     with _lock:
+        grader = _graders.get(key)
+        # what broke a producer may have passed, and with that one the run's batches would fail to the process' end
+        broken = _graders.pop(key) if grader is not None and grader.broken else None
         if key not in _graders:
             producer = Producer(
                 settings.redis_url,
@@ -44,7 +47,10 @@ def queued_grader(settings: Served) -> QueuedGrader:
                 grader_version=settings.grader_version,
             )
             _graders[key] = QueuedGrader(producer)
-        return _graders[key]
+        made = _graders[key]
+    if broken is not None:
+        broken.close()
+    return made
 
 
 def groups_in_flight(_settings: object) -> int:

@@ -8,9 +8,11 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from collimate_rl.hooks.forks import ForkLock
+
 T = TypeVar("T")
 
-_lock = threading.Lock()
+_lock = ForkLock()
 _loops: dict[int, asyncio.AbstractEventLoop] = {}
 
 

@@ -7,9 +7,10 @@ little, and hundreds of times that little keep generation waiting for tens of mi
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections import deque
 from typing import Final
+
+from collimate_rl.hooks.forks import ForkLock
 
 AT_ONCE: Final = 8
 
@@ -19,7 +20,7 @@ class Pace:
 
     def __init__(self, at_once: int = AT_ONCE) -> None:
         self._at_once = at_once
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
         self._waiting: dict[asyncio.AbstractEventLoop, deque[asyncio.Future[None]]] = {}
 
     async def turn(self) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import re
-import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from typing import Protocol
 
 from collimate_rl.errors import CollimateError, DemoTierLimit, RunMisconfigured, UnsuitableServer
 from collimate_rl.grading.grader import GroupScore
+from collimate_rl.hooks.forks import ForkLock
 
 
 class Policy(Protocol):
@@ -39,7 +39,7 @@ class HookCounts:
 
 
 _counts: dict[str, HookCounts] = {}
-_lock = threading.Lock()
+_lock = ForkLock()
 
 
 def hook_counts(framework: str) -> HookCounts:

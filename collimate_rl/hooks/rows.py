@@ -151,8 +151,14 @@ def seed_for(settings: Seeding, keys: Sequence[Mapping[str, Any]], shared: Any, 
         value = _first(keys, key)
         if value is not None:
             return seed_from_key(str(value), settings.base_seed or "")
-    text = shared if isinstance(shared, str) else json.dumps(shared, sort_keys=True, default=str)
-    return seed_from_key(text, settings.base_seed or "")
+    return seed_from_key(shared if isinstance(shared, str) else _key_text(shared), settings.base_seed or "")
+
+
+def _key_text(shared: Any) -> str:
+    try:
+        return json.dumps(shared, sort_keys=True, default=str)
+    except (TypeError, ValueError, RecursionError):  # keys of several types have no order, and it may hold itself
+        return repr(shared)
 
 
 def _first(rows: Sequence[Mapping[str, Any]], key: str) -> Any:

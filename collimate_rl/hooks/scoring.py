@@ -12,7 +12,6 @@ import asyncio
 import logging
 import os
 import random
-import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +21,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from collimate_rl.errors import CollimateError
 from collimate_rl.formats import candidate_of
 from collimate_rl.grading.grader import MAX_CANDIDATES, Grader, GroupRequest, GroupScore
+from collimate_rl.hooks.forks import ForkLock
 from collimate_rl.hooks.policy import cannot_heal
 from collimate_rl.hooks.rows import plain
 from collimate_rl.protocol.bounds import MAX_CANDIDATE_BYTES
@@ -54,6 +54,7 @@ class Scored(Protocol):
 
 
 S = TypeVar("S", bound=Scored)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +87,7 @@ class GroupScorer(Generic[S]):
         self._clock = clock
         self._sleep = sleep
         self._jitter = jitter
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
         self._pool: tuple[int, ThreadPoolExecutor] | None = None
         self._semaphores: dict[asyncio.AbstractEventLoop, dict[int, asyncio.Semaphore]] = {}
 
@@ -99,18 +100,19 @@ class GroupScorer(Generic[S]):
         about: str,
         infra_budget_s: float = 0.0,
         grader: Grader | None = None,
+        read: Callable[[Any], Any] = plain,
     ) -> list[GroupScore]:
         """The scores of completions that share their ground truth, in order; at most MAX_CANDIDATES of them.
 
         `members` may be a function that gives them: it is called once, when the group's turn has come. Infra trouble
         that may pass is tried again for `infra_budget_s` seconds from when it was first met. `grader` takes the place
-        of the one that the settings give. ValueError for a ground truth that can't be graded by; it says `about` whose
-        it is.
+        of the one that the settings give. `read` makes plain containers of the ground truth, on a thread. ValueError
+        for a ground truth that can't be graded by; it says `about` whose it is.
         """
         async with self._semaphore(settings):
             loop, threads = asyncio.get_running_loop(), self._threads()
             members = members() if callable(members) else members
-            prepared = await loop.run_in_executor(threads, _prepare, settings, truth, members, about)
+            prepared = await loop.run_in_executor(threads, _prepare, settings, truth, members, about, read)
             scores = dict(prepared.settled)
             if prepared.request is not None:
                 # on a thread too: a grader's first use may look its server up
@@ -119,6 +121,10 @@ class GroupScorer(Generic[S]):
                 graded = await self._until_graded(grader, prepared.request, infra_budget_s)
                 scores |= zip(prepared.kept, graded, strict=True)
             return [scores[index] for index in range(len(members))]
+
+    async def on_thread(self, work: Callable[..., T], *arguments: Any) -> T:
+        """What `work` gives for `arguments`, worked out beside the loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads(), work, *arguments)
 
     async def _until_graded(self, grader: Grader, request: GroupRequest, budget_s: float) -> list[GroupScore]:
         end = self._clock() + request.deadline_s
@@ -191,11 +197,13 @@ class _Prepared:
     settled: dict[int, GroupScore]
 
 
-def _prepare(settings: Scored, truth: Any, members: Sequence[Member], about: str) -> _Prepared:
+def _prepare(
+    settings: Scored, truth: Any, members: Sequence[Member], about: str, read: Callable[[Any], Any]
+) -> _Prepared:
     """Parses the ground truth and takes the code out of the completions. For a thread: both may be megabytes."""
     try:
-        spec = reward_spec_from_ground_truth(plain(truth), entry=settings.entry)
-    except ValueError as error:
+        spec = reward_spec_from_ground_truth(read(truth), entry=settings.entry)
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"the ground truth of {about}: {error}") from error
     candidates: dict[int, str] = {}
     settled: dict[int, GroupScore] = {}

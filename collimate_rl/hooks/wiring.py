@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import threading
 from typing import Final, Protocol
 
 from collimate_rl.grading.inline import InlineGrader
+from collimate_rl.hooks.forks import ForkLock
 from collimate_rl.transport import SessionClient, connect
 
 _OF_CONNECT: Final = ("COLLIMATE_SERVE_SOCKET", "COLLIMATE_API_KEY", "COLLIMATE_BASE_URL", "COLLIMATE_SERVE_URL")
@@ -14,7 +14,7 @@ _OF_CONNECT: Final = ("COLLIMATE_SERVE_SOCKET", "COLLIMATE_API_KEY", "COLLIMATE_
 
 _graders: dict[tuple[object, ...], InlineGrader] = {}
 _clients: dict[tuple[object, ...], SessionClient] = {}
-_lock = threading.RLock()
+_lock = ForkLock()
 
 
 class Endpoint(Protocol):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any, Final
+
+from collimate_rl.hooks.forks import ForkLock
 
 INLINE: Final = "collimate_rl.skyrl.collimate_code_env:CollimateCodeEnv"
 QUEUED: Final = "producer.skyrl:CollimateCodeEnv"
 
-_lock = threading.Lock()
+_lock = ForkLock()
 
 
 def register(env_id: str = "collimate_code", *, entry_point: str = INLINE, **defaults: Any) -> None:

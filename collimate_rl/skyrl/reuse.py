@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import Final
 
 from collimate_rl.errors import CollimateError
 from collimate_rl.grading.grader import GroupRequest, GroupScore
 from collimate_rl.grading.inline import score_of
+from collimate_rl.hooks.forks import ForkLock
 from collimate_rl.rewards import grade
 from collimate_rl.transport import SessionClient
 
-_threads = ThreadPoolExecutor(max_workers=32, thread_name_prefix="collimate-session")
-"""As many as SkyRL steps environments on."""
+WIDTH: Final = 32
+"""Threads that grade: as many as SkyRL steps environments on."""
+
+_lock = ForkLock()
+_pools: dict[int, ThreadPoolExecutor] = {}
+
+
+def _threads() -> ThreadPoolExecutor:
+    """This process' pool: the threads of one that was made before a fork are not in the child."""
+    with _lock:
+        pid = os.getpid()
+        if pid not in _pools:
+            _pools[pid] = ThreadPoolExecutor(max_workers=WIDTH, thread_name_prefix="collimate-session")
+        return _pools[pid]
 
 
 class SessionGrader:
@@ -29,7 +44,7 @@ class SessionGrader:
 
     async def grade_group(self, request: GroupRequest) -> list[GroupScore]:
         """As `Grader.grade_group`, one candidate after the other."""
-        return await asyncio.wrap_future(_threads.submit(self._grade, request))
+        return await asyncio.wrap_future(_threads().submit(self._grade, request))
 
     def _grade(self, request: GroupRequest) -> list[GroupScore]:
         with self._lock:

@@ -61,7 +61,9 @@ class RewardHook:
         await self._pace.turn()
         settings = SlimeSettings.of(args)
         flat = flatten(samples)
-        groups = [(truth, piece) for truth, positions in partition(flat) for piece in pieces(positions)]
+        # Samples that slime copied have ground truths of their own, which take long to compare where they are large.
+        parted = partition(flat) if len(flat) == 1 else await self._scorer.on_thread(partition, flat)
+        groups = [(truth, piece) for truth, positions in parted for piece in pieces(positions)]
         graded = await self._graded(
             settings, [(truth, [flat[position] for position in positions]) for truth, positions in groups]
         )

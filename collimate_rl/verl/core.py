@@ -14,7 +14,7 @@ from typing import Any, Final
 from collimate_rl.grading.grader import Grader
 from collimate_rl.hooks.pacing import Pace
 from collimate_rl.hooks.policy import code_of, settle
-from collimate_rl.hooks.rows import find_ground_truth, ground_truth_of, seed_for, text_of, without_gaps
+from collimate_rl.hooks.rows import find_ground_truth, seed_for, text_of
 from collimate_rl.hooks.scoring import GroupScorer, Member
 from collimate_rl.hooks.settings import HookSettings
 from collimate_rl.verl.siblings import Siblings
@@ -52,8 +52,9 @@ class VerlHook:
         settings = HookSettings.read(given, run="verl")
         info = extra_info if isinstance(extra_info, Mapping) else {}
         name = f"the sample with index {info.get('index')} of {data_source}"
+        # As it came: siblings mostly share it, and reading it may take long, which a thread does for the whole group.
         found = find_ground_truth({"ground_truth": ground_truth})
-        truth = without_gaps(found) if found is not None else ground_truth_of(info)
+        truth = found if found is not None else find_ground_truth(info)
         if truth is None:
             raise ValueError(f"{name} has no ground truth: neither in reward_model.ground_truth nor in extra_info")
         member = Member(completion=text_of(solution_str), seed=seed_for(settings, [info], truth, name), name=name)

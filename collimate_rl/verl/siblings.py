@@ -8,13 +8,13 @@ truth. What becomes of one member's caller (its await is cancelled) leaves the o
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic
 
 from collimate_rl.grading.grader import MAX_CANDIDATES, GroupScore
-from collimate_rl.hooks.rows import same_truth
+from collimate_rl.hooks.forks import ForkLock
+from collimate_rl.hooks.rows import same_truth, without_gaps
 from collimate_rl.hooks.scoring import GroupScorer, Member, S
 
 WINDOW_S: Final = 0.01
@@ -51,7 +51,7 @@ class Siblings(Generic[S]):
     def __init__(self, scorer: GroupScorer[S], *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
         self._scorer = scorer
         self._sleep = sleep
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
         self._open: dict[asyncio.AbstractEventLoop, list[_Group[S]]] = {}
 
     async def score(
@@ -89,7 +89,12 @@ class Siblings(Generic[S]):
             await self._sleep(WINDOW_S)
             first = next(iter(group.waiting.values()))
             scores = await self._scorer.scores(
-                group.settings, group.truth, members, about=first.name, infra_budget_s=infra_budget_s
+                group.settings,
+                group.truth,
+                members,
+                about=first.name,
+                infra_budget_s=infra_budget_s,
+                read=without_gaps,
             )
             for future, score in zip(graded, scores, strict=True):
                 if not future.done():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from argparse import Namespace
 from collections.abc import Callable
 from typing import Any
@@ -155,3 +156,41 @@ def test_skyrl_public_tests_in_an_array() -> None:
 def test_settings_of_the_wrong_kind_are_refused_by_name(value: Any) -> None:
     with pytest.raises(ValueError, match="collimate_timeout_seconds"):
         slime(Sample("p", RIGHT, CASES), collimate_timeout_seconds=value)
+
+
+class Noted(dict[str, Any]):
+    """Notes the threads on which it is walked or shown."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.on: set[threading.Thread] = set()
+
+    def items(self) -> Any:
+        self.on.add(threading.current_thread())
+        return super().items()
+
+    def __repr__(self) -> str:
+        self.on.add(threading.current_thread())
+        return super().__repr__()
+
+
+def test_large_ground_truths_are_read_and_compared_beside_the_loop() -> None:
+    truths = [Noted({"input": [2], "expected": 4}) for _ in range(4)]
+    assert slime([Sample("p", RIGHT, [truth], index=index) for index, truth in enumerate(truths)]) == [1.0] * 4
+    assert asyncio.run(VerlHook(lambda _settings: FakeGrader()).score("d", RIGHT, truths[:1], {}, {}))["score"] == 1.0
+    met = set().union(*(truth.on for truth in truths))
+    assert met
+    assert threading.current_thread() not in met
+
+
+def test_crn_of_a_ground_truth_whose_keys_have_no_order() -> None:
+    truth = [{"input": [2], "expected": {1: 4, "a": 5}}]
+    ask = VerlHook(lambda _settings: FakeGrader()).score("d", RIGHT, truth, {}, {"collimate_seed_mode": "crn"})
+    assert asyncio.run(ask)["score"] == 1.0
+
+
+def test_a_ground_truth_that_holds_itself_is_refused_by_name() -> None:
+    truth: list[Any] = []
+    truth.append(truth)
+    with pytest.raises(ValueError, match="the ground truth of the sample"):
+        asyncio.run(VerlHook(lambda _settings: FakeGrader()).score("d", RIGHT, truth, {}, {}))
