@@ -37,12 +37,14 @@ def block(parts: Mapping[str, Any], name: str) -> str:
     """What stands between the marks of that name; KeyError when the results have no such table."""
     if name == "targets":
         aimed = [figure for figure in figures_of(parts) if figure.target is not None]
-        return f"\n{markdown(figures_table(aimed))}\n\n"
+        loads = [told["machine"]["load_before"] for told in parts.values()]
+        load = f"*The machine's load before each part: {min(loads)} to {max(loads)}.*"
+        return f"\n{markdown(figures_table(aimed))}\n\n{load}\n\n"
     part, _, key = name.partition("/")
     told = parts[part]
     section = section_of(told)
     tables = {table.key: table for table in section.tables}
-    table: Table = figures_table(section.figures) if key == "figures" else tables[key]
+    table: Table = figures_table(section.figures, title="figures") if key == "figures" else tables[key]
     lines = [markdown(table), "", f"*{_caption(table, told)}*"]
     return "\n" + "\n".join(lines) + "\n\n"
 

@@ -43,7 +43,7 @@ IDLE_SHARE = 0.05
 ANSWER_S = 300.0
 LATENCY = Latency(slow=0.002)
 DAEMON_S = 0.016
-"""CPU of a daemon per candidate where this run did not measure it (part `cpu`); see the documents' figures."""
+"""CPU of a daemon per candidate where no published run of the part `cpu` says it."""
 SPEC = UnitTestReward(tests=[{"input": [n, n + 1], "expected": VALUE} for n in range(CASES)])
 
 
