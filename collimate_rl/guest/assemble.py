@@ -62,7 +62,9 @@ def assemble(modules: Sequence[str]) -> str:
         members=_shortened((name for source in sources for name in _private_members(source)), words),
         shared=_shortened((name for source in sources for name in _own_globals(source.tree) - kept), words),
     )
-    head = "from __future__ import annotations\n" + _imports(sources)
+    # The only annotations that are left are those of tuple classes.
+    future = "from __future__ import annotations\n" if any(map(_is_tuple_class, nodes)) else ""
+    head = future + _imports(sources)
     return head + "".join(_minified(source, renames) for source in sources)
 
 
@@ -119,11 +121,22 @@ def _minified(source: Source, renames: Renames) -> str:
                 word = renames.members.get(word, word)
             else:
                 word = renames.shared.get(word) or names.get(word, word)
-        if kind in _WORDS and previous in _WORDS:
+        if kind == tokenize.NUMBER:
+            word = word.replace("_", "")
+        if _run_together(previous, before, kind, word):
             line += " "
         line += word
         previous, before = kind, token.string
     return _laid_out(lines)
+
+
+def _run_together(previous: int, before: str, kind: int, word: str) -> bool:
+    """Whether two tokens side by side would be read as one: a keyword and a string without a prefix would not."""
+    if previous not in _WORDS or kind not in _WORDS:
+        return False
+    if previous == tokenize.STRING:
+        return kind == tokenize.NUMBER or word[-1] in "'\""
+    return not (keyword.iskeyword(before) and word[0] in "'\"")
 
 
 def _laid_out(lines: Sequence[Tuple[int, str]]) -> str:

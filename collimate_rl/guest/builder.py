@@ -34,7 +34,7 @@ class Builder:
         """The value of a container's node that takes no number of its own (`Encoder.body`)."""
         tag, kind = node[0], node[1] if len(node) > 1 else None
         if made is None:
-            made = self.empty(tag, kind)
+            made = self._empty(tag, kind)
         if tag == "m":
             for i in range(2, len(node), 2):
                 key = self.build(node[i])
@@ -51,7 +51,7 @@ class Builder:
                 made.append(self.build(node[i]))
         return made
 
-    def empty(self, tag: str, kind: Any) -> Any:
+    def _empty(self, tag: str, kind: Any) -> Any:
         if tag == "q":
             return collections.deque(maxlen=kind)
         if tag != "m":
@@ -60,34 +60,34 @@ class Builder:
             return collections.defaultdict(FACTORIES[kind[1:]] if kind[1:] else None)
         return {"": dict, "c": collections.Counter, "o": collections.OrderedDict}[kind]()
 
-    def container(self, node: Tree) -> Any:
-        made = self.empty(node[0], node[1] if len(node) > 1 else None)
+    def _container(self, node: Tree) -> Any:
+        made = self._empty(node[0], node[1] if len(node) > 1 else None)
         self.objects.append(made)
         return self.body(node, made)
 
-    def all(self, node: Tree, start: int) -> List[Any]:
+    def _all(self, node: Tree, start: int) -> List[Any]:
         out = []
         for i in range(start, len(node)):
             out.append(self.build(node[i]))
         return out
 
-    def date(self, node: Tree) -> Any:
+    def _date(self, node: Tree) -> Any:
         kind = getattr(importlib.import_module("datetime"), node[1])
         return kind(*node[2:]) if node[1] == "timedelta" else kind.fromisoformat(node[2])
 
-    def row(self, node: Tree) -> Any:
-        row = Row(self.all(node, 3 + node[2]))
+    def _row(self, node: Tree) -> Any:
+        row = Row(self._all(node, 3 + node[2]))
         row._name, row._fields = node[1], tuple(node[3 : 3 + node[2]])
         return row
 
-    def view(self, node: Tree) -> Any:
-        items = self.all(node, 2)
+    def _view(self, node: Tree) -> Any:
+        items = self._all(node, 2)
         if node[1] == "values":
             return dict(enumerate(items)).values()
         made = once(dict.fromkeys(items) if node[1] == "keys" else dict(items), len(items))
         return made.keys() if node[1] == "keys" else made.items()
 
-    def exception(self, node: Tree) -> Any:
+    def _exception(self, node: Tree) -> Any:
         args = self.build(node[2])
         made: Any = nearest_builtin(node[1]) or Exception
         try:
@@ -95,8 +95,8 @@ class Builder:
         except Exception:
             return Exception(*args)
 
-    def array(self, node: Tree) -> Any:
-        items, shape = self.all(node, 3), node[2]
+    def _array(self, node: Tree) -> Any:
+        items, shape = self._all(node, 3), node[2]
         if self.numpy:
             try:
                 made = importlib.import_module("numpy").array(items, dtype=node[1]).reshape(shape)
@@ -112,27 +112,27 @@ _MAKERS: Dict[str, Any] = {
     "c": lambda b, node: complex(float.fromhex(node[1]), float.fromhex(node[2])),
     "s": lambda b, node: bytes.fromhex(node[1]).decode("utf-8", "surrogatepass"),
     "b": lambda b, node: bytes.fromhex(node[1]),
-    "t": lambda b, node: tuple(b.all(node, 1)),
-    "z": lambda b, node: once(frozenset(b.all(node, 1)), len(node) - 1),
-    "R": lambda b, node: range(*b.all(node, 1)),
+    "t": lambda b, node: tuple(b._all(node, 1)),
+    "z": lambda b, node: once(frozenset(b._all(node, 1)), len(node) - 1),
+    "R": lambda b, node: range(*b._all(node, 1)),
     "D": lambda b, node: importlib.import_module("decimal").Decimal(node[1]),
-    "F": lambda b, node: importlib.import_module("fractions").Fraction(*b.all(node, 1)),
+    "F": lambda b, node: importlib.import_module("fractions").Fraction(*b._all(node, 1)),
     "n": lambda b, node: PURE[node[1]],
     "E": lambda b, node: Ellipsis,
     "N": lambda b, node: NotImplemented,
     "r": lambda b, node: b.objects[node[1]],
-    "k": lambda b, node: Record(node[1], tuple(node[3 : 3 + node[2]]), b.all(node, 3 + node[2])),
-    "g": lambda b, node: replay(b.build(node[2]), b.all(node, 3), node[1]),
+    "k": lambda b, node: Record(node[1], tuple(node[3 : 3 + node[2]]), b._all(node, 3 + node[2])),
+    "g": lambda b, node: replay(b.build(node[2]), b._all(node, 3), node[1]),
     "h": lambda b, node: b.opaque(node),
-    "d": Builder.date,
-    "u": Builder.row,
-    "v": Builder.view,
-    "x": Builder.exception,
-    "a": Builder.array,
+    "d": Builder._date,
+    "u": Builder._row,
+    "v": Builder._view,
+    "x": Builder._exception,
+    "a": Builder._array,
 }
 _MAKERS["p"] = _MAKERS["h"]
 for _tag in "leyqm":
-    _MAKERS[_tag] = Builder.container
+    _MAKERS[_tag] = Builder._container
 
 
 def once(made: Any, count: int) -> Any:

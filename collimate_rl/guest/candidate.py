@@ -56,35 +56,35 @@ class Candidate:
         except BaseException as error:
             return "x", {"x": Encoder().encode(error), "at": line_of(error)}
         entry = self.job["entry"]
-        if entry and not self.has(entry):
+        if entry and not self._has(entry):
             return "e", entry
         return "v", None
 
-    def place(self, name: str) -> Tuple[str, str]:
+    def _place(self, name: str) -> Tuple[str, str]:
         """A name as (global, method): a method of `Solution` where no global of that name is."""
         first, _, rest = name.partition(".")
         if not rest and first not in self.module.__dict__ and "Solution" in self.module.__dict__:
             return "Solution", name
         return first, rest
 
-    def has(self, name: str) -> bool:
-        first, rest = self.place(name)
+    def _has(self, name: str) -> bool:
+        first, rest = self._place(name)
         owner = self.module.__dict__.get(first)
         return first in self.module.__dict__ and (not rest or hasattr(owner, rest))
 
-    def target(self, node: List[Any]) -> Any:
+    def _target(self, node: List[Any]) -> Any:
         if node[0] != "n":
-            return self.known(node)
-        first, rest = self.place(node[1])
+            return self._known(node)
+        first, rest = self._place(node[1])
         if first not in self.module.__dict__:
             raise NameError("name %r is not defined" % first)
         owner = self.module.__dict__[first]
         return getattr(owner(), rest) if rest else owner
 
-    def known(self, node: List[Any]) -> Any:
+    def _known(self, node: List[Any]) -> Any:
         return (self.kept if node[0] == "h" else self.results)[node[1]]
 
-    def opaque(self, x: Any) -> Tree:
+    def _opaque(self, x: Any) -> Tree:
         n = next((n for n, y in enumerate(self.kept) if y is x), len(self.kept))
         if n == len(self.kept):
             self.kept.append(x)
@@ -93,20 +93,20 @@ class Candidate:
     def answer(self, op: Dict[str, Any]) -> Frame:
         """What one op did; Unencodable when that is no plain data."""
         self.results.append(None)
-        builder = Builder(self.known, True)
+        builder = Builder(self._known, True)
         args = builder.build(op["a"])
         kwargs = builder.build(op["k"]) if "k" in op else {}
-        given = self.peek(args, kwargs)[1]
+        given = self._peek(args, kwargs)[1]
         out: Dict[str, Any] = {}
         failure = value = None
         try:
-            value = self.perform(op.get("do", "call"), self.target(op["f"]), args, kwargs)
+            value = self._perform(op.get("do", "call"), self._target(op["f"]), args, kwargs)
         except BaseException as error:
             failure = error
         self.results[-1] = value
-        writer = self.encoder()
+        writer = self._encoder()
         if self.job["arguments"]:
-            sizes, left = self.peek(args, kwargs)
+            sizes, left = self._peek(args, kwargs)
             writer.adopt(builder.objects, [sizes.get(id(x), 1) for x in builder.objects])
             if left != given:
                 out["u"] = [writer.body(k) for k in range(len(builder.objects))]
@@ -115,10 +115,10 @@ class Candidate:
             return "x", out
         out["v"] = tree = writer.encode(value)
         if type(tree) is list and tree[0] == "g":
-            self.results[-1] = Builder(self.known).build(tree)  # encoding has drained it
+            self.results[-1] = Builder(self._known).build(tree)  # encoding has drained it
         return "v", out
 
-    def perform(self, how: str, target: Any, args: Any, kwargs: Any) -> Any:
+    def _perform(self, how: str, target: Any, args: Any, kwargs: Any) -> Any:
         if how == "call":
             return target(*args, **kwargs)
         if how == "get":
@@ -129,12 +129,12 @@ class Candidate:
             return (y for y in target)
         return getattr(builtins, UNARY[UNARY.index(how)])(target)
 
-    def encoder(self, peek: bool = False) -> Encoder:
-        return Encoder(self.opaque if self.job["handles"] else None, self.job["value_bytes"], peek)
+    def _encoder(self, peek: bool = False) -> Encoder:
+        return Encoder(self._opaque if self.job["handles"] else None, self.job["value_bytes"], peek)
 
-    def peek(self, args: Any, kwargs: Any) -> Tuple[Dict[int, int], Tree]:
+    def _peek(self, args: Any, kwargs: Any) -> Tuple[Dict[int, int], Tree]:
         """The sizes of the containers in a call's arguments, and trees to tell by whether they have changed."""
-        writer = self.encoder(True)
+        writer = self._encoder(True)
         trees = [writer.encode(args), writer.encode(kwargs)] if self.job["arguments"] else []
         return {id(x): size for x, size in zip(writer.objects, writer.sizes)}, trees
 

@@ -9,6 +9,7 @@ from typing import List, Optional, Tuple
 HUNK = re.compile(rb"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
 MODES = (b"100644", b"100755", b"100664")
 NO_NEWLINE = b"\\"
+STRIPPED = 100  # blank lines that may be missing at a patch's very end
 
 
 class BadPatch(ValueError):
@@ -134,6 +135,8 @@ def read_hunk(rows: List[bytes], at: int) -> Tuple[Hunk, int]:
     old: List[bytes] = []
     new: List[bytes] = []
     at += 1
+    if max(olds, news) > len(rows) - at + STRIPPED:
+        raise BadPatch("a hunk with fewer lines than its header says: %s" % text(rows[at - 1][:80]))
     while len(old) < olds or len(new) < news:
         # Blank lines at a patch's very end are what editors, and whoever takes fences apart, strip.
         row = rows[at] if at < len(rows) else b" \n"

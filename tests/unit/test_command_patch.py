@@ -108,6 +108,7 @@ def test_what_git_writes_is_applied(tmp_path: Path) -> None:
         (HEAD + "@@ -2,1 +2,1 @@\n-two\n", "fewer lines|more lines"),
         (HEAD + "@@ -2,1 +2,1 @@\n-two\n+2\n+2.5\n", "more lines"),
         (HEAD + "@@ -2,2 +2,1 @@\n-two\n+2\n*three\n", "fewer lines"),
+        (HEAD + "@@ -2,999999999999 +2,999999999999 @@\n two\n", "fewer lines"),
         (HEAD + "@@ nonsense @@\n", "no header of a hunk"),
         ("--- /dev/null\n+++ b/x\n@@ -0,0 +1 @@\n+new\n", "it is there already"),
         ("--- a/y\n+++ b/y\n@@ -1 +1 @@\n-one\n+1\n", "there is no such file"),

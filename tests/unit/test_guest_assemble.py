@@ -71,6 +71,27 @@ def test_names_passed_by_keyword_are_kept() -> None:
     assert "other" not in text
 
 
+def test_what_stands_side_by_side_stays_apart() -> None:
+    source = """
+import json
+import os, sys
+def told(x):
+    if x == 1_000_000:
+        return "many" if x in (1_000_000,) else b"" or r"few"
+    yield "one"
+    return 1 if x else "none"
+word = "a" "b" 'c' if not "" and "x" in "xyz" else u"d"
+"""
+    plain: dict[str, Any] = {"__name__": "plain"}
+    exec(source, plain)
+    made = run(source)
+    assert made["word"] == plain["word"] == "abc"
+    assert list(made["told"](1)) == ["one"]
+    assert minified(source).startswith("import json,os,sys\n")
+    assert minified(source).count("import") == 1
+    assert 'return"many"if' in minified(source)
+
+
 def test_globals_and_imports_inside_functions_are_kept() -> None:
     source = """
 count = 0
