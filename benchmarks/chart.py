@@ -7,25 +7,32 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 WIDTH, LEFT, RIGHT, TOP, BOTTOM = 760, 64, 200, 40, 44
-_BAR, _GAP, _NAMES = 20, 10, 250
+_BAR, _GAP, _NAMES = 20, 10, 280
+_FAR = 3.0
+"""A bar so many times as long as the next would leave nothing of the others: it is broken off."""
 _COLOURS = ("#1b6ca8", "#c4501b", "#2f855a", "#805ad5", "#b7791f", "#4a5568")
 _STYLE = "font-family='system-ui,sans-serif' font-size='13' fill='#2d3748'"
 _FRAME = "<rect width='100%' height='100%' fill='#ffffff'/>"
 
 
 def bars(title: str, values: Mapping[str, float], *, unit: str, notes: Mapping[str, str] | None = None) -> str:
-    """Horizontal bars, longest first, all from zero; `notes` stand behind a bar's number."""
+    """Horizontal bars, longest first, all from zero; `notes` stand behind a bar's number. Bars far beyond the rest are
+    broken off, and show it by a gap."""
     ordered = sorted(values.items(), key=lambda item: -item[1])
-    most = max((value for _, value in ordered), default=0.0) or 1.0
+    most = _longest([value for _, value in ordered])
     height = TOP + len(ordered) * (_BAR + _GAP) + 12
     room = WIDTH - _NAMES - RIGHT
     out = [_open(height), _text(12, 24, title, weight="bold")]
     for place, (name, value) in enumerate(ordered):
         y = TOP + place * (_BAR + _GAP)
-        length = max(1.0, room * value / most)
+        length = max(1.0, room * min(1.0, value / most))
         note = (notes or {}).get(name, "")
         out.append(_text(_NAMES - 8, y + 15, name, anchor="end"))
         out.append(f"<rect x='{_NAMES}' y='{y}' width='{length:.1f}' height='{_BAR}' fill='{_COLOURS[0]}'/>")
+        if value > most:
+            gap = _NAMES + 0.9 * room
+            slant = f"{gap:.0f},{y + _BAR + 2} {gap + 8:.0f},{y - 2}"
+            out.append(f"<polyline points='{slant}' stroke='#ffffff' stroke-width='5'/>")
         out.append(_text(_NAMES + length + 6, y + 15, f"{value:,.4g} {unit}" + (f"  {note}" if note else "")))
     return "\n".join([*out, "</svg>", ""])
 
@@ -60,6 +67,13 @@ def lines(title: str, series: Mapping[str, Sequence[tuple[float, float]]], *, x:
         out.append(f"<rect x='{WIDTH - RIGHT + 12}' y='{at - 10}' width='12' height='12' fill='{colour}'/>")
         out.append(_text(WIDTH - RIGHT + 30, at, name))
     return "\n".join([*out, "</svg>", ""])
+
+
+def _longest(ordered: Sequence[float]) -> float:
+    """The value of a whole bar's length: the largest, or a little more than the next where it is far beyond."""
+    if len(ordered) > 1 and 0 < _FAR * ordered[1] <= ordered[0]:
+        return 1.25 * ordered[1]
+    return (ordered[0] if ordered else 0.0) or 1.0
 
 
 class _Axis:

@@ -95,9 +95,18 @@ def lengths(svg: str) -> list[float]:
 
 
 def test_bars_are_as_long_as_their_values_longest_first() -> None:
-    short, long = 25.0, 100.0
+    short, long = 50.0, 100.0
     first, second = lengths(chart.bars("a < b", {"short": short, "long": long}, unit="/s"))
     assert first / second == pytest.approx(long / short, rel=0.01)
+
+
+def test_a_bar_far_beyond_the_rest_is_broken_off_and_says_its_number() -> None:
+    svg = chart.bars("far", {"pool": 2000.0, "a": 100.0, "b": 50.0}, unit="/s")
+    pool, a, b = lengths(svg)
+    assert pool / a == pytest.approx(1.25, rel=0.01)
+    assert a / b == pytest.approx(2, rel=0.02)
+    assert svg.count("<polyline") == 1
+    assert "2,000 /s" in svg
 
 
 def test_bars_of_nothing_and_of_zero_can_be_drawn() -> None:
