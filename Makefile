@@ -75,7 +75,8 @@ chaos: $(STAMP)  ## The queue at length: every fault on 1,000 batches, and large
 
 soak: $(STAMP)  ## At length, with flat resources: the sandbox daemon (20,000 execs, 2,000 sessions), the queue (100,000 candidates)
 	SOAK=long $(BIN)/python -m pytest -q -s tests/integration/test_sandboxd_soak.py tests/integration/test_queue_soak.py
-	MUTANTS=long $(BIN)/python -m pytest -q tests/integration/test_asserts_agreement.py
+	MUTANTS=long DIFFERENTIAL=long ATTACKS=long $(BIN)/python -m pytest -q tests/integration/test_asserts_agreement.py \
+	  tests/integration/test_generated_agreement.py tests/integration/test_grading_attacks.py
 
 clean:  ## Remove .venv, the caches and what builds leave
 	rm -rf $(VENV) $(OPENENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info build dist
