@@ -63,7 +63,8 @@ def one_server(costs: Costs, nodes: int = 0, full: float = FULL) -> float:
 
 
 def needs(run: Run, costs: Costs, *, cores_per_node: int = 32, full: float = FULL) -> Needs:
-    """Nodes of so many cores, slots over all of them, and servers (a run's groups share out over several by name)."""
+    """Nodes of so many cores, slots over all of them, and servers (where it takes several, the ranks
+    name a run of their own on each)."""
     rate = run.per_second
     cores = math.ceil(rate * (costs.worker_s + costs.daemon_s + run.compute_s) / full)
     nodes = max(1, math.ceil(cores / cores_per_node))
