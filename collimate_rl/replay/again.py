@@ -46,12 +46,30 @@ class Listener:
         return answer
 
     def last_run(self, index: int) -> tuple[Mapping[str, Any], Report | None] | None:
-        """The candidate's last job and what its runner reported; None where none ran."""
+        """The candidate's last job and what its runner reported; None where none ran.
+
+        A job whose calls went on in a second exec, behind the end of its first process, is one job.
+        """
         runs = [each for each in self.passed if each.role == "runner" and each.candidate == index and "ops" in each.job]
         if not runs:
             return None
-        last = runs[-1]
-        return last.job, read_report(last.answer.stdout, last.job["mark"], len(last.job["ops"]))
+        last, report = runs[-1].job, _report(runs[-1])
+        if len(runs) > 1 and report is not None and _goes_on(runs[-2].job, last):
+            first = _report(runs[-2])
+            if first is not None:
+                cases = report.cases if report.load.kind == "v" else (report.load,) * len(last["ops"])
+                return runs[-2].job, replace(report, load=first.load, cases=(*first.cases, *cases))
+        return last, report
+
+
+def _report(run: Passed) -> Report | None:
+    return read_report(run.answer.stdout, run.job["mark"], len(run.job["ops"]))
+
+
+def _goes_on(first: Mapping[str, Any], later: Mapping[str, Any]) -> bool:
+    """Whether the later job is the rest of the first one."""
+    done = len(first["ops"]) - len(later["ops"])
+    return bool(first.get("sole")) and not later.get("sole") and done > 0 and first["ops"][done:] == later["ops"]
 
 
 class KeptCases:

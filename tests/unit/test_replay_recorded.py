@@ -8,12 +8,15 @@ from typing import Any
 import pytest
 
 from collimate_rl.cli.replay_account import LINES_SHOWN, WIDTH, account, as_dict
+from collimate_rl.grading.execute import ExecRequest
+from collimate_rl.grading.frames import JOB
 from collimate_rl.grading.result import CaseResult, GradeResult
 from collimate_rl.protocol import BatchResult, CaseReport, ResultStatus, Verdict
 from collimate_rl.protocol.manifest import group_record, manifest_of, record_of, spec_sha256
 from collimate_rl.replay.again import Again, Listener
 from collimate_rl.replay.recorded import CannotReplay, Recorded, Then, batch_named, from_line, from_queue
 from collimate_rl.replay.views import CaseView
+from collimate_rl.sandbox import ExecResult
 from collimate_rl.specs import UnitTestReward
 from tests.fixtures.queue_batches import make_batch
 
@@ -157,3 +160,43 @@ def test_what_a_candidate_wrote_moves_no_cursor_and_forges_no_line(monkeypatch: 
 )
 def test_differences(then: Then, words: list[str]) -> None:
     assert again(then).differences == words
+
+
+class Scripted:
+    """Answers each exec with a report of cases of these kinds."""
+
+    def __init__(self, *answers: str) -> None:
+        self.answers = list(answers)
+
+    def run(self, request: ExecRequest, *, role: str, index: int | None) -> ExecResult:
+        [(_, text)] = request.files
+        mark, kinds = json.loads(text)["mark"], self.answers.pop(0)
+        header = {"load": ["v", 1.0], "cases": [[kind, 1.0] for kind in kinds], "tail": "", "seen": 0}
+        lines = [f"{mark} begin", json.dumps(header), *["null"] * (len(kinds) + 1), f"{mark} end ran", ""]
+        return ExecResult(stdout="\n".join(lines), stderr="", exit_code=0)
+
+
+@pytest.mark.parametrize(
+    ("jobs", "answers", "ops", "kinds"),
+    [
+        ([("abc", True)], ["vvv"], "abc", "vvv"),
+        ([("abc", True), ("bc", False)], ["t", "vd"], "abc", "tvd"),
+        ([("abc", True), ("bc", False), ("abc", True)], ["t", "vv", "vvv"], "abc", "vvv"),
+        ([("abc", True), ("bc", False), ("abc", True), ("c", False)], ["t", "vv", "vt", "v"], "abc", "vtv"),
+        ([("abc", False), ("bc", False)], ["t", "vv"], "bc", "vv"),
+    ],
+)
+def test_a_job_that_went_on_in_a_second_exec_is_one_job(
+    jobs: list[tuple[str, bool]], answers: list[str], ops: str, kinds: str
+) -> None:
+    listener = Listener(Scripted(*answers))
+    for number, (names, sole) in enumerate(jobs):
+        job = json.dumps({"mark": f"mark{number}", "ops": list(names), "sole": sole})
+        request = ExecRequest(code="", files=((JOB, job),), timeout_seconds=5)
+        listener.run(request, role="runner", index=0)
+    found = listener.last_run(0)
+    assert found is not None
+    job_found, report = found
+    assert report is not None
+    assert ("".join(job_found["ops"]), "".join(case.kind for case in report.cases)) == (ops, kinds)
+    assert listener.last_run(1) is None
