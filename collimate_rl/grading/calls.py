@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from collimate_rl.grading.frames import Case, Report, compose, exception_of, failure_of, read_report
+from collimate_rl.grading.continued import run_calls
+from collimate_rl.grading.frames import Case, Report, exception_of, failure_of
 from collimate_rl.grading.result import MAX_DETAIL, MAX_TAIL, CaseResult, GradeResult, SpecFault
 from collimate_rl.grading.run import Graded, GroupRun
 from collimate_rl.grading.smells import smells_of
@@ -57,6 +58,7 @@ def runner_job(
         "handles": False,
         "prints": False,
         "stop": False,
+        "sole": False,
         **fields,
     }
 
@@ -108,14 +110,11 @@ def grade_calls(
         timeout_seconds=run.timeout_seconds,
         case_s=case_timeout_s or run.timeout_seconds / 2,
         entry=entry,
-        id=run.exec_id(index),
         stop=credit.stops,
         prelude=prelude,
         **output_room([len(each.text) for each in expected], INT_AS_FLOAT),
     )
-    framed = compose("runner", job, timeout_seconds=run.timeout_seconds, seed=seed)
-    answer = run.run(framed.request, role="runner", index=index)
-    report = read_report(answer.stdout, framed.mark, len(ops))
+    answer, report = run_calls(run, index, job, seed=seed)
     judge: Judge = lambda n, case: _judge(case, expected[n])  # noqa: E731 - one of two
     if check is not None and report is not None:
         judge, spent_ms = check(report.cases)

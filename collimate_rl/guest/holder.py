@@ -10,6 +10,7 @@ import socket
 import time
 from typing import Any, List, Optional, Tuple
 
+from collimate_rl.guest.nursery import SUBREAPER, prctl, reap
 from collimate_rl.guest.plain import dumps
 from collimate_rl.guest.waits import waited
 
@@ -20,10 +21,13 @@ KINDS = (b"v", b"x", b"o", b"l", b"e", b"m")
 
 
 class Holder:
-    """One candidate at a time, through the nursery behind `link`; `keep` says whether its output is wanted."""
+    """One candidate at a time, through the nursery behind `link`; `keep` says whether its output is wanted.
 
-    def __init__(self, link: socket.socket, keep: bool) -> None:
-        self.link, self.keep = link, keep
+    `sole`: the nursery's pid where it is to become the one candidate there will be, else 0.
+    """
+
+    def __init__(self, link: socket.socket, keep: bool, sole: int = 0) -> None:
+        self.link, self.keep, self.sole = link, keep, sole
         self.pid = 0
         self.lost = False  # the nursery is gone: no further candidate can be had
         self.tail, self.seen = b"", 0
@@ -49,8 +53,17 @@ class Holder:
         self.born = time.monotonic()
         try:
             carried = array.array("i", [theirs.fileno(), given, out, err])
-            self.link.sendmsg([b"c"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, carried)])
-            self.pid = int(self.line())
+            if self.sole:
+                prctl(SUBREAPER, 1, 0, 0, 0)
+                wake, wakes = socket.socketpair()
+                wakes.setblocking(False)
+                signal.signal(signal.SIGCHLD, lambda *_: None)
+                signal.set_wakeup_fd(wakes.detach(), warn_on_full_buffer=False)
+            self.link.sendmsg([b"b" if self.sole else b"c"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, carried)])
+            if self.sole:
+                self.link, self.pid = wake, self.sole
+            else:
+                self.pid = int(self.line() or 0)
         except (OSError, ValueError):
             self.pid = -1
         self.lost = self.pid <= 0
@@ -58,8 +71,11 @@ class Holder:
         for fd in {given, out, err}:
             os.close(fd)
 
-    def line(self) -> bytes:
-        """The nursery's next line; OSError when there will be none."""
+    def line(self) -> Optional[bytes]:
+        """The nursery's next line; OSError when there will be none. Of a sole candidate, None while it lives."""
+        if self.sole:
+            self.link.recv(TAIL)
+            return reap(self.pid, os.WNOHANG)
         got = b""
         while not got.endswith(b"\n"):
             piece = self.link.recv(1)
@@ -83,7 +99,8 @@ class Holder:
         if self.pid > 0 and self.ended is None and not self.lost:
             self.link.settimeout(REAP_S)
             try:
-                self.ended = self.line()
+                while self.ended is None:
+                    self.ended = self.line()
             except OSError:
                 self.lost = True
             self.link.settimeout(None)

@@ -10,7 +10,7 @@ import resource
 import signal
 import socket
 import sys
-from typing import Any, Callable, NoReturn
+from typing import Any, Callable, NoReturn, Optional
 
 RECURSION = 50_000
 STACK = 120 << 20  # bytes; Linux keeps 128 MiB free below the main thread's stack, whose limit counts as it grows
@@ -45,6 +45,7 @@ def slurp(path: str) -> bytes:
 def nursery(link: socket.socket, candidate: Callable[[socket.socket], Any], draws: Any) -> NoReturn:
     """Forks a candidate per message, which carries its frame socket, stdin, stdout and stderr as descriptors.
 
+    Where the message is b"b" it becomes the candidate itself, and its parent has to `reap` it.
     Every candidate begins with `draws`, the state of `random` (None where that isn't loaded).
     Answers two lines: the pid (-1: none could be forked), then, when it is dead and all that it left running with it,
     its wait status, peak memory in KiB and milliseconds on a processor.
@@ -60,10 +61,14 @@ def nursery(link: socket.socket, candidate: Callable[[socket.socket], Any], draw
         if not word:
             os._exit(0)
         fds.frombytes(carried[0][2])
-        try:
-            pid = os.fork()
-        except OSError:
-            pid = -1
+        pid = 0
+        if word == b"b":
+            prctl(SUBREAPER, 0, 0, 0, 0)
+        else:
+            try:
+                pid = os.fork()
+            except OSError:
+                pid = -1
         if pid == 0:
             try:
                 link.close()
@@ -79,14 +84,20 @@ def nursery(link: socket.socket, candidate: Callable[[socket.socket], Any], draw
             os.close(fd)
         link.sendall(b"%d\n" % pid)
         if pid > 0:
-            _, status, usage = os.wait4(pid, 0)
-            end_orphans()
-            spent = (usage.ru_utime + usage.ru_stime) * 1000
-            link.sendall(b"%d %d %d\n" % (status, usage.ru_maxrss, spent))
+            link.sendall(reap(pid, 0) or b"")
+
+
+def reap(pid: int, options: int) -> Optional[bytes]:
+    """A dead candidate's line, when all that it left running is dead, too; None where wait4(2) says that it lives."""
+    done, status, usage = os.wait4(pid, options)
+    if not done:
+        return None
+    end_orphans()
+    return b"%d %d %d\n" % (status, usage.ru_maxrss, (usage.ru_utime + usage.ru_stime) * 1000)
 
 
 def end_orphans() -> None:
-    """Kill and reap what a dead candidate left running: as its subreaper, the nursery is now the parent."""
+    """Kill and reap what a dead candidate left running: as its subreaper, this process is now the parent."""
     for _ in range(REAPS):
         try:
             pids = [int(pid) for pid in slurp("/proc/self/task/%d/children" % os.getpid()).split()]
