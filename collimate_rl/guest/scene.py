@@ -21,10 +21,9 @@ from collimate_rl.guest.planner import instrument, read_names, reads_check, want
 from collimate_rl.guest.prompt import read_prompt
 from collimate_rl.guest.pytests import Unsupported, stand_in
 from collimate_rl.guest.reach import Reach
-from collimate_rl.guest.recorder import Plan, Session
+from collimate_rl.guest.recorder import SPACE, Plan, Session, stand_in_exception
 from collimate_rl.guest.testfile import PASSED, SKIPPED, TestFile, definitions
 
-SPACE = "__judge__"
 PLAIN_MODULES = (
     *("builtins", "collections", "collections.abc", "datetime", "decimal", "fractions", "numbers", "numpy", "types"),
     *("typing", SPACE),
@@ -217,7 +216,7 @@ class Run:
         """Puts recorders and stand-ins where the prompt's code has run, and a module of them where the test imports
         the candidate's."""
         for name in self.script.stand_ins:
-            space[name] = type(name, (Exception,), {"__module__": SPACE})
+            space[name] = stand_in_exception(name)
         sys.modules["pytest"] = stand_in()
         sys.modules[self.script.module] = self.module = CandidateModule(self.script.module)
         self.module.__dict__["_collimate_make"] = self.imported
@@ -233,7 +232,8 @@ class Run:
         if isinstance(found, type) and (found.__module__ == SPACE or issubclass(found, BaseException)):
             return found
         for module in self.script.modules:
-            found = getattr(sys.modules.get(module), name, None)
+            # Asked by their names alone: stand-ins make up, or refuse, what they lack.
+            found = getattr(sys.modules.get(module), "__dict__", {}).get(name)
             if isinstance(found, type) and issubclass(found, BaseException):
                 return found
         return None
@@ -241,7 +241,7 @@ class Run:
     def imported(self, name: str) -> Any:
         """What the test imports from the candidate's module: a recorder, or a stand-in for an exception class."""
         if name in self.script.exceptions:
-            return self.space.get(name) or type(name, (Exception,), {"__module__": SPACE})
+            return self.space.get(name) or stand_in_exception(name)
         return self.recorder(name)
 
     def recorder(self, name: str) -> Callable[..., Any]:

@@ -61,6 +61,33 @@ def test_starter_code_without_imports(client: CollimateClient) -> None:
     assert grade(client, "py", "def solve(x): return factorial(x) + 1\n", lacking).reward == 1.0
 
 
+OWN_ERRORS = """\
+import pytest
+from solution import Broken, solve
+def test_its_base():
+    with pytest.raises(ValueError):
+        solve("base")
+def test_itself():
+    with pytest.raises(Broken, match="too far"):
+        solve("itself")
+def test_any():
+    with pytest.raises(Exception) as caught:
+        solve("any")
+    assert caught.value.args == ("any",)
+def test_none():
+    assert solve("") == ""
+"""
+
+
+def test_exceptions_of_its_own_in_a_file_of_pytests_kind(client: CollimateClient) -> None:
+    code = "class Broken(ValueError): pass\nclass Odd(Exception): pass\ndef solve(x):\n"
+    code += "    if x == 'any': raise Odd(x)\n    if x: raise Broken('too far')\n    return x\n"
+    wrong = code.replace("Broken(ValueError)", "Broken(KeyError)")
+    right, other = grade_batch(client, "py", [code, wrong], TestFileReward(OWN_ERRORS))
+    assert (right.reward, right.integrity, right.detail) == (1.0, "split", None)
+    assert (other.reward, other.integrity) == (0.75, "split")
+
+
 def test_wrapped_answers(client: CollimateClient) -> None:
     spec = reward_spec_from_ground_truth({"fn_name": "f", "inputs": [[1], [2]], "outputs": [[[1]], [[2]]]})
     codes = ["def f(x): return [x]\n", "def f(x): return [[x]]\n", "def f(x): return x\n", "def f(x): return [[[x]]]\n"]
