@@ -17,9 +17,12 @@ ENDLESS = "def solve(x):\n    while True:\n        pass\n"
 
 @pytest.fixture(scope="module")
 def busy() -> Iterator[None]:
-    """Four processes for every processor, each of which would have it alone."""
+    """Four processes for every processor, each of which would have it alone.
+
+    Each in a session of its own: where the kernel shares processors out by session, all in one would be one competitor.
+    """
     count = 4 * len(os.sched_getaffinity(0))
-    hogs = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    hogs = [subprocess.Popen([sys.executable, "-c", "while True: pass"], start_new_session=True) for _ in range(count)]
     yield
     for hog in hogs:
         hog.kill()
