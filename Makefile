@@ -8,6 +8,8 @@ OPENENV := .venv-openenv
 OPENENV_STAMP := $(OPENENV)/.ready
 # Most tests wait for processes rather than compute, so more of them run side by side than there are two cores.
 JOBS ?= 4
+# The servers that tests share let in the users of deploy/redis/users.acl alone; 0 tries them without.
+REDIS_ACL ?= 1
 
 # Of `make bench`: parts, more rounds instead of ten minutes, and whether its figures go into the documents.
 ONLY ?=
@@ -49,9 +51,9 @@ examples: $(STAMP) $(OPENENV_STAMP)  ## A fake policy under each framework's hoo
 
 test: $(STAMP)  ## The whole test suite, with real servers, daemon and workers
 	@# Real processes under leases, on few cores: what fails beside the others is tried once more by itself, and said.
-	$(BIN)/python -m pytest -q tests -n $(JOBS) --dist loadfile || { [ $$? = 1 ] && \
+	REDIS_ACL=$(REDIS_ACL) $(BIN)/python -m pytest -q tests -n $(JOBS) --dist loadfile || { [ $$? = 1 ] && \
 	  echo "FAILED BESIDE THE OTHERS (see above); each once more, one by one:" && \
-	  $(BIN)/python -m pytest -q tests --last-failed --last-failed-no-failures none; }
+	  REDIS_ACL=$(REDIS_ACL) $(BIN)/python -m pytest -q tests --last-failed --last-failed-no-failures none; }
 
 fast: $(STAMP)  ## The tests that need no Redis and no namespaces
 	$(BIN)/python -m pytest -q

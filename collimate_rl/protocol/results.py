@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from collimate_rl.errors import RunMisconfigured, Ungraded
@@ -37,8 +37,8 @@ class BatchResult:
     """The server's clock: when it was submitted there."""
     story: tuple[Turn, ...] = ()
     """Who held it when, up to the answer, by the server's clock; the last 24 turns."""
-    received_at: float | None = None
-    """The clock of the producer that has it: when it came there. Not a part of the message."""
+    received_at: float | None = field(default=None, compare=False)
+    """The clock of the producer that has it: when it came there. No part of the message, and no matter to equality."""
 
     def __post_init__(self) -> None:
         for what in ("run", "id"):

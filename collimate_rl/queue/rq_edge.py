@@ -271,10 +271,10 @@ def clear_worker(connection: Redis, queue: str, name: str) -> list[str]:
     found: list[str] = []
     with connection.pipeline() as pipe:
         for entry in connection.smembers(executions_key):
-            try:
-                execution = Execution.from_composite_key(text(entry), connection)
-            except ValueError:  # no entry of rq's; it goes with the rest
+            named = text(entry)
+            if named.count(":") != 1:  # no entry of rq's; it goes with the rest
                 continue
+            execution = Execution.from_composite_key(named, connection)
             execution.worker_name = name
             found.append(execution.job_id)
             job = BellJob(execution.job_id, connection=connection, serializer=MsgpackSerializer)

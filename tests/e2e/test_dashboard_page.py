@@ -17,11 +17,12 @@ import pytest
 
 from collimate_rl.queue.batches import BatchQueue
 from collimate_rl.queue.clients import connect_commands
+from collimate_rl.queue.replies import Grant
 from collimate_rl.queue.server import find_servers
 from tests.fixtures.acl_users import GuardedRedis
 from tests.fixtures.dashboards import Browser, DashboardProcess, Watched
 from tests.fixtures.page_checks import KEYBOARD_WALK, LANDMARKS, POOR_CONTRAST, UNLABELLED
-from tests.fixtures.queue_batches import make_batch, passed, put, take
+from tests.fixtures.queue_batches import make_batch, passed, put
 from tests.fixtures.sandbox_daemon import RunningDaemon
 from tests.fixtures.worker_batches import RIGHT, SPEC, WRONG
 from tests.fixtures.worker_nodes import HASTY, Node, hasty_timing, until
@@ -221,11 +222,20 @@ SHOWN = ("overview", "run", "batch", "candidate")
 WALKED = ("overview", "batches", "candidate")
 
 
+def held(world: World, name: str) -> tuple[str, Grant]:
+    """A batch that a worker of a node which is not there holds. The real node is quicker than it now and then."""
+    for turn in range(50):
+        k = put(world.queue, make_batch(id=f"held.{name}.{turn}", run="held", k=3), depth=10**6)
+        reply = world.queue.claim(k, "o1", "n9-0-x", "n9")
+        if reply.grant is not None:
+            return k, reply.grant
+    raise AssertionError("the node was quicker every time")
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_everybody_can_use_it(browser: Browser, world: World, scheme: str) -> None:
     """Labels, landmarks, contrast, no scrolling sideways, and everything reached by Tab with its focus seen."""
-    k = put(world.queue, make_batch(id=f"held.{scheme}", run="held", k=3), depth=10**6)
-    grant = take(world.queue, k, worker="n9-0-x", node="n9")
+    k, grant = held(world, scheme)
     world.queue.verdict(grant.hold, passed(0))
     pages = {
         "overview": "/",

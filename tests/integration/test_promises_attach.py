@@ -64,7 +64,9 @@ def test_a_candidate_that_was_well_under_way_does_not_start_over(
     until(lambda: "through" in stamps(daemon, session), "it never came through")
     assert stamps(daemon, session) == ["started", "through"]
     result = audit.result(k)
-    assert [(v.reward, v.recovered, v.attempt) for v in result.results] == [(1.0, "waited", 3)] * 2
+    # Read where it came through before it was attached to, as on a busy machine.
+    assert [(v.reward, v.attempt) for v in result.results] == [(1.0, 3)] * 2
+    assert {v.recovered for v in result.results} <= {"waited", "read"}
     assert result.results[0].session_id == session
     assert started.stop() == 0
     audit.check_each_answered_once()

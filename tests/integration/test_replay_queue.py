@@ -16,6 +16,7 @@ from collimate_rl.errors import GraderChanged
 from collimate_rl.grading.version import grader_version
 from collimate_rl.protocol import keys
 from collimate_rl.protocol.manifest import record_of
+from collimate_rl.queue.clients import connect_commands
 from collimate_rl.replay.again import grade_again
 from collimate_rl.replay.recorded import from_queue
 from collimate_rl.replay.views import views_of
@@ -170,7 +171,9 @@ def cached(handle: BatchHandle) -> list[bool]:
     return ["cached" in verdict.flags for verdict in handle.result(0).results]
 
 
-def test_the_same_candidate_is_run_once_in_a_run_that_asks_for_it(producer: Producer, shared_server: str) -> None:
+def test_the_same_candidate_is_run_once_in_a_run_that_asks_for_it_until_it_is_purged(
+    producer: Producer, shared_server: str
+) -> None:
     pinned = {"seed_mode": "deterministic", "base_seed": SEED, "timeout_seconds": 3}
     codes = [UNIQUE, FAILS, UNIQUE, UNIQUE]
     with Producer(shared_server, run="cached", cache=True) as asks:
@@ -191,14 +194,15 @@ def test_the_same_candidate_is_run_once_in_a_run_that_asks_for_it(producer: Prod
         assert cached(vanilla) == [False, False]
         without = graded(asks, SQUARES, [UNIQUE], cache=False, **pinned)
         assert cached(without) == [False]
-        client = asks.queue.client
+        client = connect_commands(shared_server)
         assert 0 < client.pttl(keys.cache("cached")) <= asks.queue.timing.keep_ms
         assert client.hlen(keys.cache("cached")) == 4  # two candidates, one of them under two limits, and the size
         asks.purge_run()
         assert client.exists(keys.cache("cached")) == 0
-    # Another run, and one that does not ask.
-    assert cached(graded(producer, SQUARES, [UNIQUE, UNIQUE], **pinned)) == [False, False]
-    assert producer.queue.client.exists(keys.cache("replay")) == 0
+        # Another run, and one that does not ask.
+        assert cached(graded(producer, SQUARES, [UNIQUE, UNIQUE], **pinned)) == [False, False]
+        assert client.exists(keys.cache("replay")) == 0
+        client.close()
 
 
 def test_a_run_that_is_held_to_one_grader_refuses_another(shared_server: str, producer: Producer) -> None:

@@ -15,7 +15,7 @@ import pytest
 from collimate_rl.local_backend import LocalCollimateBackend
 from collimate_rl.queue.clients import connect_commands
 from collimate_rl.queue.server import LocalRedis
-from tests.fixtures.acl_users import GUARDED, as_user
+from tests.fixtures.acl_users import as_user
 from tests.fixtures.worker_batches import RIGHT, WRONG, Audit, slow
 from tests.fixtures.worker_nodes import HASTY, Node, until
 from worker.__main__ import main
@@ -93,18 +93,17 @@ def test_a_state_directory_that_cannot_be_used_is_refused(node: StartNode, tmp_p
     assert "--state-dir" in started.wait_for("refused")[0]["reason"]
 
 
-@pytest.mark.skipif(GUARDED, reason="a guarded server has no user without a name, whose password could change")
-def test_a_server_that_denies_access_is_refused(node: StartNode, redis_url: str) -> None:
-    client = connect_commands(redis_url)
-    client.config_set("requirepass", "secret")
-    try:
-        started = node()
-        assert started.wait() == 2
-    finally:
-        client.execute_command("AUTH", "secret")
-        client.config_set("requirepass", "")
+def test_a_server_that_denies_access_is_refused(tmp_path: Path, daemon_socket: str) -> None:
+    with LocalRedis() as server:
+        client = connect_commands(server.url)
+        client.config_set("requirepass", "secret")
         client.close()
-    assert "user and its rights" in started.wait_for("refused")[0]["reason"]
+        started = Node(tmp_path, server.url, f"unix:{daemon_socket}").start()
+        try:
+            assert started.wait() == 2
+            assert "user and its rights" in started.wait_for("refused")[0]["reason"]
+        finally:
+            started.end()
 
 
 def test_a_server_that_is_not_there_is_waited_for(tmp_path: Path, daemon_socket: str) -> None:
