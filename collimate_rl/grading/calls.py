@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 from collimate_rl.grading.continued import run_calls
 from collimate_rl.grading.frames import Case, Report, exception_of, failure_of
@@ -186,12 +186,7 @@ def result_of(
     shown = verdicts[: failing + 1] if credit.stops and failing is not None else verdicts
     return GradeResult(
         reward=credit.reward([outcome == "passed" for outcome, _, _ in verdicts]),
-        seed=answer.seed,
-        seed_ack=answer.seed_ack,
-        exit_code=answer.exit_code,
-        fork_time_ms=answer.fork_time_ms,
-        exec_time_ms=answer.exec_time_ms,
-        raw=raw_of(answer),
+        **runner_fields(answer),
         outcome=outcome,
         cases=tuple(CaseResult(each, ms) for each, ms, _ in shown[:SHOWN_CASES]),
         cases_total=len(verdicts),
@@ -205,7 +200,30 @@ def result_of(
     )
 
 
-def raw_of(answer: ExecResult) -> Mapping[str, Any]:
+class RunnerFields(TypedDict):
+    """What a `GradeResult` has of the runner fork, whatever the spec."""
+
+    seed: str | None
+    seed_ack: str | None
+    exit_code: int
+    fork_time_ms: float
+    exec_time_ms: float
+    raw: Mapping[str, Any]
+
+
+def runner_fields(answer: ExecResult) -> RunnerFields:
+    """To be given to a `GradeResult`, beside what the spec makes of the answer."""
+    return {
+        "seed": answer.seed,
+        "seed_ack": answer.seed_ack,
+        "exit_code": answer.exit_code,
+        "fork_time_ms": answer.fork_time_ms,
+        "exec_time_ms": answer.exec_time_ms,
+        "raw": _raw_of(answer),
+    }
+
+
+def _raw_of(answer: ExecResult) -> Mapping[str, Any]:
     """The wire's dict, its output cut where keeping all of it for a whole group would cost too much."""
     if len(answer.stdout) <= MAX_RAW_STDOUT:
         return answer.raw

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from collimate_rl.grading.calls import no_code, raw_of
+from collimate_rl.grading.calls import no_code, runner_fields
 from collimate_rl.grading.execute import ExecRequest
 from collimate_rl.grading.limits import UNCLEAR
 from collimate_rl.grading.result import MAX_TAIL, GradeResult
@@ -36,12 +36,7 @@ def grade_classic(run: GroupRun, spec: RewardSpec) -> None:
         output = answer.stdout.encode("utf-8", "replace")
         return GradeResult(
             reward=reward,
-            seed=answer.seed,
-            seed_ack=answer.seed_ack,
-            exit_code=answer.exit_code,
-            fork_time_ms=answer.fork_time_ms,
-            exec_time_ms=answer.exec_time_ms,
-            raw=raw_of(answer),
+            **runner_fields(answer),
             outcome=outcome,
             integrity="shared",
             detail=detail,

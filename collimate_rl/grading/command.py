@@ -13,7 +13,7 @@ from collections import OrderedDict
 from typing import Any, Final
 
 from collimate_rl.errors import CollimateError
-from collimate_rl.grading.calls import SHOWN_CASES, raw_of, total_s
+from collimate_rl.grading.calls import SHOWN_CASES, runner_fields, total_s
 from collimate_rl.grading.command_decoys import Decoys, draw_decoys
 from collimate_rl.grading.command_verdict import CommandReport, Judged, judge_command, read_command_report
 from collimate_rl.grading.command_work import Escapes, Work, work_of
@@ -201,12 +201,7 @@ def _told(judged: Judged) -> tuple[str, str | None]:
 
 def _result(answer: ExecResult, *, detail: str | None, **fields: Any) -> GradeResult:
     return GradeResult(
-        seed=answer.seed,
-        seed_ack=answer.seed_ack,
-        exit_code=answer.exit_code,
-        fork_time_ms=answer.fork_time_ms,
-        exec_time_ms=answer.exec_time_ms,
-        raw=raw_of(answer),
+        **runner_fields(answer),
         integrity="shared",
         detail=None if detail is None else detail[:MAX_DETAIL],
         **fields,

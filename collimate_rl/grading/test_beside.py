@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from collimate_rl import guest
-from collimate_rl.grading.calls import SHOWN_CASES, raw_of, runner_job
+from collimate_rl.grading.calls import SHOWN_CASES, runner_fields, runner_job
 from collimate_rl.grading.execute import Role
 from collimate_rl.grading.frames import Case, Report, compose, exception_of, failure_of, read_report
 from collimate_rl.grading.result import MAX_DETAIL, MAX_TAIL, CaseResult, GradeResult, SpecFault
@@ -112,12 +112,7 @@ def grade_beside(run: GroupRun, spec: TestCodeReward, row: Row) -> None:
             detail = f"{row.tests[first]}: {cases[first][0]}: {cases[first][1]}"
         return GradeResult(
             reward=_credit(spec, row, len(outcomes)).reward(passed),
-            seed=answer.seed,
-            seed_ack=answer.seed_ack,
-            exit_code=answer.exit_code,
-            fork_time_ms=answer.fork_time_ms,
-            exec_time_ms=answer.exec_time_ms,
-            raw=raw_of(answer),
+            **runner_fields(answer),
             outcome=next((each.outcome for each in outcomes if each.outcome != "passed"), "passed"),
             integrity="shared",
             cases=tuple(outcomes[:SHOWN_CASES]),
