@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final
 
 from collimate_rl.guest.prompt import Prompt, read_prompt
 from collimate_rl.specs.base import RewardSpec, check_entry, check_limits, last_number
-from collimate_rl.specs.options import check_python
+from collimate_rl.specs.options import check_python, wire_options
 
 INTEGRITIES: Final = ("any", "split")
 MODULE: Final = "solution"
@@ -84,19 +84,13 @@ class TestCodeReward(RewardSpec):
     def digest(self) -> str:
         """64 hex digits, equal for specs that plan and judge alike."""
         content: list[Any] = [getattr(self, name) for name in self.digest_fields]
-        content += [
-            [name, value] for name in self.later_fields if (value := getattr(self, name)) != _default(self, name)
-        ]
+        content += [[name, value] for name, value in wire_options(self, (), self.later_fields).items()]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode("ascii")).hexdigest()
 
     @property
     def random_seed(self) -> int:
         """What `random` is seeded with before the test runs, in every judge."""
         return int(self.digest[:16], 16)
-
-
-def _default(spec: Any, name: str) -> Any:
-    return type(spec).__dataclass_fields__[name].default
 
 
 class _Completion:
