@@ -15,6 +15,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from collimate_rl._config_tables import check_tables
 from collimate_rl.protocol.timing import Timing
 
 if sys.version_info >= (3, 11):
@@ -224,7 +225,10 @@ def _typed(name: str, annotation: str, value: Any, source: str) -> Any:
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """The `[worker]` table of a `collimate.toml`; `ValueError` when it can't be read or isn't a table."""
+    """The `[worker]` table of a `collimate.toml`.
+
+    `ValueError` when it can't be read or isn't a table, `UnknownTable` when the file holds others than ours.
+    """
     try:
         with path.open("rb") as stream:
             document = tomllib.load(stream)
@@ -232,6 +236,7 @@ def read_file(path: Path) -> dict[str, Any]:
         raise ValueError(f"the configuration file {path} cannot be read: {error.strerror}") from error
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"the configuration file {path} is not TOML: {error}") from error
+    check_tables(path, document)
     table = document.get("worker", {})
     if not isinstance(table, dict):
         raise ValueError(f"[worker] in {path} must be a table")

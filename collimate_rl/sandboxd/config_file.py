@@ -10,6 +10,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from collimate_rl._config_tables import check_tables
 from collimate_rl.sandboxd.templates import Template, check_template_name
 
 log = logging.getLogger(__name__)
@@ -32,6 +33,7 @@ def load_templates(named: str | None, *, environ: Mapping[str, str] = os.environ
             raise
         log.warning("%s is not read: %s", path, exc)
         return {}
+    check_tables(path, document)
     tables = document.get("templates", {})
     if not isinstance(tables, dict):
         raise ValueError(f"{path}: [templates] must hold a table for each template, as [templates.mine]")

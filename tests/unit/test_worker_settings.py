@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from collimate_rl._config_tables import UnknownTable
+from collimate_rl.sandboxd.config_file import load_templates
 from worker.settings import WorkerSettings, as_environment, default_node, load, mask_password
 
 
@@ -44,6 +46,8 @@ def test_no_file_is_no_fault_but_a_named_one_must_be_there(tmp_path: Path) -> No
     [
         ("[worker]\nslotz = 1\n", "unknown settings: slotz"),
         ("worker = 1\n", "must be a table"),
+        ("[workers]\nslots = 1\n", r"holds \[workers\], which nothing reads: there are \[worker\] and"),
+        ("slots = 1\nqueue = 'q'\n[worker]\n", r"holds queue, slots, which nothing reads: there are \[worker\] and"),
         ("not toml", "is not TOML"),
         ("[worker]\nslots = 1.5\n", "must be a int"),
         ("[worker]\nslots = true\n", "must be a int"),
@@ -54,6 +58,17 @@ def test_a_bad_file_says_what_is_off(tmp_path: Path, text: str, words: str) -> N
     (tmp_path / "collimate.toml").write_text(text)
     with pytest.raises(ValueError, match=words):
         load({}, environ={}, cwd=tmp_path)
+
+
+def test_one_file_serves_worker_and_daemon(tmp_path: Path) -> None:
+    path = tmp_path / "collimate.toml"
+    path.write_text("[worker]\nslots = 7\n[templates.mine]\n")
+    assert load({}, environ={}, cwd=tmp_path).settings.slots == 7
+    assert list(load_templates(str(path), environ={})) == ["mine"]
+    path.write_text("[worker]\nslots = 7\n[template.mine]\n")
+    for read in (lambda: load({}, environ={}, cwd=tmp_path), lambda: load_templates(str(path), environ={})):
+        with pytest.raises(UnknownTable, match=r"holds \[template\], .* \[worker\] and \[templates.NAME\]"):
+            read()
 
 
 @pytest.mark.parametrize(
