@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import importlib
 import logging
@@ -12,64 +11,22 @@ import threading
 from collections.abc import Mapping, Sequence
 
 from worker import logs
-from worker.settings import Loaded, WorkerSettings, environment_name, load, mask_password, option_name, parse_timing
+from worker.options import read
+from worker.settings import Loaded, WorkerSettings, load, mask_password, parse_timing
 from worker.signals import STOP_SIGNALS
 
 EXIT_REFUSED = 2
-COMMANDS = {
-    "run": "run this node: its worker processes and the queue's janitor (the default)",
-    "config": "print the settings in force and where each value came from",
-    "janitor": "run the queue's and the sessions' janitors alone, beside plain rq workers",
-    "status": "print what the queue holds, per node and per run",
-    "dashboard": "serve the queue as a live web page, on this machine alone unless there is a token",
-    "quarantine": "list what killed its workers; show BATCH; release BATCH, which grades it again",
-}
-
-
-def parser() -> argparse.ArgumentParser:
-    """Every setting as an option; none has a default here, so that what wasn't given is known."""
-    made = argparse.ArgumentParser(
-        prog="python -m worker",
-        description="The node side of collimate-rl: takes batches from the queue and grades them in sandboxes.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="commands:\n" + "\n".join(f"  {name:11} {text}" for name, text in COMMANDS.items()),
-        allow_abbrev=False,
-    )
-    made.add_argument("command", nargs="?", choices=tuple(COMMANDS), default="run", metavar="command")
-    made.add_argument("words", nargs="*", metavar="word", help="quarantine: list, show BATCH or release BATCH")
-    made.add_argument("--json", action="store_true", help="status, quarantine: print JSON")
-    made.add_argument("--config", metavar="FILE", help="read this file instead of ./collimate.toml")
-    made.add_argument("--once", action="store_true", help="janitor: one round, then stop")
-    made.add_argument("--dry-run", action="store_true", help="janitor: print what a round would do, and do nothing")
-    made.add_argument("--host", metavar="HOST", help="dashboard: where it listens (127.0.0.1)")
-    made.add_argument("--port", metavar="N", help="dashboard: its port (8600); 0 takes a free one")
-    made.add_argument("--token", metavar="TOKEN", help="dashboard: what to show to see it [COLLIMATE_DASHBOARD_TOKEN]")
-    made.add_argument("--token-file", metavar="FILE", help="dashboard: a file with the token")
-    for item in dataclasses.fields(WorkerSettings):
-        text = f"{item.metadata['help']} [{environment_name(item.name)}]"
-        if item.type == "bool":
-            made.add_argument(option_name(item.name), action="store_true", default=None, help=text)
-        else:
-            choices = item.metadata.get("choices")
-            made.add_argument(option_name(item.name), metavar=item.metadata["metavar"], choices=choices, help=text)
-    return made
+SERVING = ("host", "port", "token", "token_file")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit code: 0 after an orderly end, 2 when the configuration or the set-up is refused."""
-    arguments = parser().parse_intermixed_args(argv)
+    try:
+        arguments = read(argv)
+    except ValueError as error:
+        print(f"worker: {error}", file=sys.stderr)
+        return EXIT_REFUSED
     options = vars(arguments)
-    if (arguments.once or arguments.dry_run) and arguments.command != "janitor":
-        print("worker: --once and --dry-run go with the command janitor", file=sys.stderr)
-        return EXIT_REFUSED
-    serving = {name: options[name] for name in ("host", "port", "token", "token_file")}
-    if any(value is not None for value in serving.values()) and arguments.command != "dashboard":
-        print("worker: --host, --port, --token and --token-file go with the command dashboard", file=sys.stderr)
-        return EXIT_REFUSED
-    looking = arguments.command in ("status", "quarantine")
-    if (arguments.json and not looking) or (arguments.words and arguments.command != "quarantine"):
-        print("worker: --json goes with status and quarantine, further words with quarantine", file=sys.stderr)
-        return EXIT_REFUSED
     try:
         loaded = load(
             {item.name: options[item.name] for item in dataclasses.fields(WorkerSettings)}, config=arguments.config
@@ -93,10 +50,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ValueError as error:
         print(f"worker: redis_url: {error}", file=sys.stderr)
         return EXIT_REFUSED
-    if looking:
+    if arguments.command in ("status", "quarantine"):
         return look(settings, arguments.command, arguments.words, as_json=arguments.json)
     if arguments.command == "dashboard":
-        return show_dashboard(settings, serving)
+        return show_dashboard(settings, {name: options[name] for name in SERVING})
     from worker.backend import client_for
 
     try:

@@ -210,7 +210,7 @@ def test_config_prints_what_is_in_force_and_from_where(
         (["--slots", "some"], "no int"),
         (["--node", "a/b"], "node must match"),
         (["--config", "/nowhere.toml"], "cannot be read"),
-        (["--once"], "go with the command janitor"),
+        (["--once"], "--once goes with janitor, not with run"),
         (["--timing", "lease_ms=never"], "timing is a list"),
         (["--timing", "renew_every_ms=99999"], "a lease must outlast"),
     ],

@@ -197,7 +197,7 @@ def test_where_a_token_comes_from(tmp_path: Path) -> None:
         (["dashboard", "--port", "many"], "--port must be a number"),
         (["dashboard", "--port", "65536"], "--port must be a number"),
         (["dashboard", "--token-file", "/nowhere"], "cannot be read"),
-        (["status", "--port", "1"], "go with the command dashboard"),
+        (["status", "--port", "1"], "--port goes with dashboard, not with status"),
     ],
     ids=["open", "short token", "no number", "too high", "no file", "other command"],
 )
