@@ -83,10 +83,10 @@ class JanitorRounds:
         else:
             self._uncounted.over()
 
-    def resign(self) -> None:
-        """Let another janitor lead at once."""
+    def resign(self, queue: BatchQueue | None = None) -> None:
+        """Let another janitor lead at once; `queue` is the same one over another connection."""
         if self._led:
-            self._janitor.resign()
+            self._janitor.resign(queue)
 
 
 def forecast(queue: BatchQueue, *, limit: int = 500) -> list[str]:

@@ -34,9 +34,9 @@ class NodeLease:
         """Take or prolong the lease; False while it is another's."""
         return self._queue.lease(self._name, self._token, LEASE_MS).mine
 
-    def release(self) -> None:
-        """Give it back, so that a next supervisor needn't wait."""
-        self._queue.lease(self._name, self._token, 0)
+    def release(self, queue: BatchQueue | None = None) -> None:
+        """Give it back, so that a next supervisor needn't wait; `queue` is the same one over another connection."""
+        (queue or self._queue).lease(self._name, self._token, 0)
 
     def take(self, pause: Callable[[], bool], *, clock: Callable[[], float] = time.monotonic) -> bool:
         """Take the lease, waiting for a holder that may be dead. Raises `NodeTaken` when it is seen to live.

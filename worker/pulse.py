@@ -98,21 +98,21 @@ class Pulse:
         """A process was started: the next round says that it lives."""
         self._said_alive_at = float("-inf")
 
-    def fall_silent(self, client: Redis) -> None:
+    def fall_silent(self, client: Redis, *, patience_s: float = BURYING_S) -> None:
         """At the end: bury what is left, and take the node's heartbeat back, over `client`, which waits shortly.
 
-        Raises `RedisUnavailable`.
+        `patience_s` bounds the wait for a burial under way. Raises `RedisUnavailable`.
         """
         self._queue = BatchQueue(client, self._queue.queue, timing=self._queue.timing)
         self._rq = client
-        self._bury_dead()
+        self._bury_dead(patience_s)
         with translate_errors("take back the node's heartbeat"), client.pipeline() as pipe:
             pipe.delete(keys.node(self._settings.node))
             pipe.zrem(keys.nodes(self._queue.queue), self._settings.node)
             pipe.execute()
 
-    def _bury_dead(self) -> None:
-        if not self._burying.acquire(timeout=BURYING_S):
+    def _bury_dead(self, patience_s: float = BURYING_S) -> None:
+        if not self._burying.acquire(timeout=patience_s):
             raise RedisUnavailable("the server has not answered yet to the burial before this one")
         try:
             while self._dead:

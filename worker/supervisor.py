@@ -33,9 +33,9 @@ from worker.monitor import Facts, Monitor
 from worker.names import worker_name
 from worker.node_lease import NodeLease, NodeTaken
 from worker.outage import Outage
+from worker.parting import Parting
 from worker.pause import NodePause, pause_file
 from worker.periodic import Periodic
-from worker.persist import persist
 from worker.process import ProcessId
 from worker.pulse import Pulse, bury_earlier_life
 from worker.session_janitor import SessionJanitor
@@ -45,20 +45,10 @@ from worker.slots import Slots, slots_directory
 from worker.tally import Board
 
 LOOK_EVERY_S = 5.0
-KILL_WAIT_S = 10.0
-LAST_WORDS_S = 10.0
-"""How long the end may take to bury what was killed while the server is away."""
-PARTING_S = 1.0
-"""The same where every worker process ended by itself: leases and heartbeats run out, too."""
-PARTING_WORD_S = 3.0
-"""How long the server may take for an answer then: one that hangs is as good as away."""
-PARTING_LOOK_S = 3.0
-"""How long the daemon may take for an answer at the end."""
+KILL_WAIT_S = 5.0
+"""How long killed processes are waited for: only one that the kernel holds takes any."""
 HOW_ENDED = {0: "stopped", EXIT_REFUSED: "refused", EXIT_STUCK: "stuck", EXIT_CUT_OFF: "cut_off"}
 """By exit code; a signal is `killed`, any other code an `error`."""
-LOOPS_WAIT_S = 5.0
-"""How long the end waits for rounds under way: of the janitors, and of looks at the daemon."""
-
 MONITOR_WAIT_S = 1.0
 """How long the very end waits for the pages' server, and for looks that were told to end with those loops."""
 
@@ -78,12 +68,12 @@ class Supervisor:
         self._rq: Redis = connect_rq(settings.redis_url)
         self._backend = Backend(settings.backend)
         self._state: BackendState | None = None
-        self._board = Board(settings.processes)
+        self._board = Board(settings.most_processes)
         self._pause: NodePause | None = None
         self._identity = ProcessId.own()
         self._lease = NodeLease(self._queue, settings.node, self._identity)
         self._children = Children(
-            settings.processes, self._spawn, name_for=lambda place: worker_name(settings.node, str(place))
+            settings.first_processes, self._spawn, name_for=lambda place: worker_name(settings.node, str(place))
         )
         self._home = is_this_nodes(settings.backend)
         self._pulse = Pulse(
@@ -171,7 +161,7 @@ class Supervisor:
             server=title,
             redis=mask_password(settings.redis_url),
             queue=settings.queue,
-            processes=settings.processes,
+            processes=settings.first_processes,
             slots=settings.slots,
         )
         return True
@@ -278,7 +268,7 @@ class Supervisor:
         while self._children.living and time.monotonic() < until and signals.stops <= asked:
             signals.wait(min(0.5, until - time.monotonic()))
             self._collect()
-        words_s = LAST_WORDS_S if self._children.living else PARTING_S
+        killed = bool(self._children.living)
         for child in self._children.living:
             logs.emit(logs.PROCESS_KILLED, logging.WARNING, killed=child.name, reason="did not stop within the grace")
         self._children.signal(signal.SIGKILL)
@@ -287,12 +277,15 @@ class Supervisor:
             signals.wait(0.1)
             self._collect()
         self._monitor.end()
-        for loop in self._loops:
-            loop.end()
-        until = time.monotonic() + LOOPS_WAIT_S
-        for loop in self._loops:
-            loop.stop(max(0.0, until - time.monotonic()))
-        self._last_words(words_s)
+        Parting(
+            self._settings,
+            self._queue,
+            self._identity,
+            pulse=self._pulse,
+            janitor=self._janitor,
+            lease=self._lease,
+            loops=self._loops,
+        ).end(killed=killed)
         logs.emit(logs.SUPERVISOR_STOPPED)
 
     def _collect(self) -> None:
@@ -307,22 +300,6 @@ class Supervisor:
         place.clear_gauges()
         how = "killed" if end.code < 0 else HOW_ENDED.get(end.code, "error")
         self._board.own.add(metrics.PROCESSES_ENDED, how)
-
-    def _last_words(self, for_s: float) -> None:
-        try:
-            client = connect_commands(self._settings.redis_url, timeout_s=PARTING_WORD_S, retries=0)
-            persist(lambda: self._pulse.fall_silent(client), for_s=for_s)
-            self._janitor.resign()
-            self._lease.release()
-            # A daemon that hangs must not hold the stop up.
-            parting = SessionJanitor.for_node(
-                self._settings, self._queue, str(self._identity), timeout_s=PARTING_LOOK_S, retries=0
-            )
-            parting.round()
-            parting.resign()
-        except QueueError as error:
-            # Leases run out by themselves, and the next supervisor of this node buries what is left.
-            logs.emit(logs.REDIS_DOWN, logging.WARNING, error=error.message)
 
     # What the threads do
 

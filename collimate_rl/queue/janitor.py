@@ -125,6 +125,7 @@ class QueueJanitor:
                 over.add(k)
         return over
 
-    def resign(self) -> None:
-        """Gives the lease back, so that another janitor leads at once."""
-        self.queue.lease(f"janitor:{self.queue.queue}", self.token, 0)
+    def resign(self, queue: BatchQueue | None = None) -> None:
+        """Gives the lease back, so that another janitor leads at once; `queue` is the same one over another
+        connection."""
+        (queue or self.queue).lease(f"janitor:{self.queue.queue}", self.token, 0)

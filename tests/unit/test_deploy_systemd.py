@@ -14,9 +14,11 @@ import pytest
 from collimate_rl.sandboxd.config import Limits
 from tests.fixtures.deployments import DEPLOY, parsed, settings
 from worker.__main__ import EXIT_REFUSED
+from worker.parting import ALL_S, ANSWER_S
+from worker.supervisor import KILL_WAIT_S, MONITOR_WAIT_S
 
 UNITS = {path.stem.removeprefix("collimate-"): path for path in sorted((DEPLOY / "systemd").glob("*.service"))}
-HANGING_S = 18
+HANGING_S = KILL_WAIT_S + ALL_S + 2 * ANSWER_S + MONITOR_WAIT_S
 """How much longer than its grace a worker's stop may take when the server and the daemon hang."""
 PYTHON = "/opt/collimate/bin/python"
 

@@ -188,7 +188,6 @@ def test_rounds_mend_what_is_due_and_one_janitor_leads(queue: BatchQueue) -> Non
 
 
 def test_a_burial_that_hangs_holds_no_stop_up(queue: BatchQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("worker.pulse.BURYING_S", 0.1)
     begun, over = threading.Event(), threading.Event()
 
     def hang(*_args: Any, **_options: Any) -> None:
@@ -202,7 +201,7 @@ def test_a_burial_that_hangs_holds_no_stop_up(queue: BatchQueue, monkeypatch: py
     round_.start()
     assert begun.wait(30)
     with pytest.raises(RedisUnavailable):
-        pulse.fall_silent(queue.client)
+        pulse.fall_silent(queue.client, patience_s=0.1)
     over.set()
     round_.join(30)
     pulse.fall_silent(queue.client)
