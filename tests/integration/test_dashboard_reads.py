@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 import pytest
 
+from collimate_rl.queue.batch_list import MAX_LISTED, MAX_SEARCHED, MAX_UNANSWERED
 from collimate_rl.queue.batches import BatchQueue
 from collimate_rl.queue.clients import connect_commands
 from collimate_rl.queue.server import LocalRedis, find_servers
@@ -122,6 +123,31 @@ def test_it_sends_what_is_documented_and_only_reads(server: LocalRedis, open_one
         told: Any = client.execute_command("COMMAND", "INFO", name)
         assert "readonly" in next(iter(told.values()))["flags"], name
     client.close()
+
+
+def test_what_is_on_no_list_is_told_of_and_found_by_its_name(server: LocalRedis, open_one: DashboardProcess) -> None:
+    """No janitor runs here, so that an answer is counted by nobody, as one is that lies too far back."""
+    client = connect_commands(server.url)
+    queue = BatchQueue(client)
+    put(queue, make_batch(id="listed", run="reach"))
+    done = put(queue, make_batch(id="unlisted", run="reach", k=1))
+    grant = take(queue, done)
+    queue.verdict(grant.hold, passed(0))
+    queue.publish(grant.hold)
+    client.close()
+    lists = {name: open_one.get(f"/batches?run=reach&q={name}").text for name in ("listed", "unlisted", "other")}
+    assert {name: "No batch here" in page for name, page in lists.items()} == {
+        "listed": False, "unlisted": True, "other": True,
+    }  # fmt: skip
+    told = [page.partition('id="listed">')[2].partition("</p>")[0] for page in lists.values()]
+    assert all('href="#find"' in words for words in told)
+    section = DOC.split("### What is listed\n")[1].split("\n#")[0]
+    for number in (MAX_UNANSWERED, MAX_SEARCHED, MAX_LISTED):
+        assert all(f" {number:,}" in words for words in (*told, section)), number
+    for words in ("reach/unlisted", done):
+        found = open_one.get(f"/find?q={words}")
+        assert (found.status, found.headers["location"]) == (303, f"/batches/{done}")
+    assert open_one.get(f"/batches/{done}").text.count("unlisted") > 0
 
 
 def test_a_page_costs_one_look_for_everybody(server: LocalRedis, open_one: DashboardProcess) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import socket
@@ -20,10 +21,29 @@ from collimate_rl.queue.server import find_servers
 from producer import Producer
 from tests.fixtures.acl_users import GuardedRedis, password
 from tests.fixtures.authority import Authority
+from tests.fixtures.dashboards import DashboardProcess
 from tests.fixtures.deployments import DEPLOY
 from tests.fixtures.sandbox_daemon import RunningDaemon
 from tests.fixtures.worker_batches import RIGHT, SPEC, WRONG
-from tests.fixtures.worker_nodes import HASTY, Node
+from tests.fixtures.worker_nodes import HASTY, Node, until
+
+
+def look_at_the_page(secured: Secured, batch: str, log: Path) -> None:
+    """A dashboard in a process of its own shows the queue, from its numbers down to a candidate, and ends in order."""
+    dashboard = DashboardProcess(secured.url("dashboard"), log=log)
+    try:
+        overview = until(lambda: (page := dashboard.get("/").text).count("/runs/tls") and page)
+        assert "n1" in overview
+        found = dashboard.get(f"/find?q=tls/{batch}")
+        assert (found.status, found.headers["location"][:9]) == (303, "/batches/")
+        candidate = dashboard.get(f"{found.headers['location']}/0")
+        assert candidate.status == 200
+        assert html.escape(RIGHT.splitlines()[0]) in candidate.text
+        assert dashboard.stop() == 0
+    finally:
+        dashboard.end()
+    assert "Traceback" not in log.read_text()
+    assert password("dashboard") not in log.read_text()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +110,7 @@ def test_a_group_is_graded_over_tls(secured: Secured, sandbox_daemon: RunningDae
         assert [verdict.reward for verdict in result.results] == [1.0, 0.0]
         seen = run("worker", "status", "--json", url=secured.url("dashboard"))
         assert (seen.returncode, [view["name"] for view in json.loads(seen.stdout)["nodes"]]) == (0, ["n1"])
+        look_at_the_page(secured, result.id, tmp_path / "dashboard.log")
         assert node.stop() == 0
     finally:
         node.end()
@@ -121,9 +142,28 @@ def test_a_server_that_is_not_vouched_for_is_refused_by_everybody(secured: Secur
         assert password(user) not in done.stderr
 
 
+def test_a_dashboard_shows_nothing_of_a_server_that_is_not_vouched_for_and_says_so(
+    secured: Secured, other_ca: str, tmp_path: Path
+) -> None:
+    dashboard = DashboardProcess(secured.url("dashboard", ca_file=other_ca), log=tmp_path / "log")
+    try:
+        for path, status in (("/", 200), ("/batches", 503), (f"/batches/{'0' * 32}", 503)):
+            page = dashboard.get(path)
+            assert (page.status, "certificate is not trusted" in page.text) == (status, True), path
+            assert password("dashboard") not in page.text
+        assert dashboard.stop() == 0
+    finally:
+        dashboard.end()
+
+
 def test_an_authority_that_is_not_there_is_the_settings_fault(secured: Secured) -> None:
     missing = secured.url("worker", ca_file="/nowhere/ca.pem")
-    for words in (["worker"], ["worker", "status"], ["producer", "submit", "-", "--run", "tls"]):
+    for words in (
+        ["worker"],
+        ["worker", "status"],
+        ["worker", "dashboard", "--port", "0"],
+        ["producer", "submit", "-", "--run", "tls"],
+    ):
         done = run(*words, url=missing)
         assert (done.returncode, done.stdout) == (2, "")
         assert "ssl_ca_certs in the Redis URL names '/nowhere/ca.pem', which cannot be read" in done.stderr

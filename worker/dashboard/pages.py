@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 
 from collimate_rl.errors import CollimateError
-from collimate_rl.queue.batch_list import MAX_LISTED, list_batches
+from collimate_rl.queue.batch_list import MAX_LISTED, MAX_SEARCHED, MAX_UNANSWERED, list_batches
 from collimate_rl.queue.batch_view import find_k, read_batch
 from collimate_rl.queue.batches import BatchQueue
 from collimate_rl.queue.numbers import Numbers
@@ -30,6 +30,8 @@ PAGE = 50
 STATUSES = (
     "unanswered", "open", "running", "answered", "graded", "partial", "expired", "cancelled", "quarantined", "failed",
 )  # fmt: skip
+MOST = {"unanswered": MAX_UNANSWERED, "answered": MAX_SEARCHED, "listed": MAX_LISTED}
+"""How far a list of batches reaches."""
 TROUBLES = {"infra": "with infra errors", "zero": "with zeros", "any": "with either"}
 
 
@@ -80,7 +82,7 @@ class Pages:
         return self._page(
             request, "batches.html", look, 503 if trouble else 200, lines=found[:show], asked=asked, more=more,
             trouble=trouble, statuses=STATUSES, troubles=TROUBLES, capped=len(found) >= MAX_LISTED, live="",
-            now=time.time(),
+            most=MOST, now=time.time(),
         )  # fmt: skip
 
     async def find(self, request: Request) -> Response:
