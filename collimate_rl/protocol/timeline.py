@@ -16,6 +16,9 @@ from collimate_rl.protocol.results import BatchResult
 from collimate_rl.protocol.story import TURNS, Turn
 
 PRODUCER, SERVER, WORKER = "producer", "server", "worker"
+_TAKEN = "taken by its producer; when is known by the trainer only: received_at of its result"
+"""What a look at the queue tells of a receipt. A producer acknowledges all that it has read by one cursor, with no
+instant for each batch: that would be a further write for every one of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +120,7 @@ def make_timeline(
         moments.append(_moment("published", finished_at, SERVER, before, detail=status))
     round_trip = _ms(submitted_at, received_at)
     if received_at is not None or received:
-        told = "" if received_at is not None else "its producer has taken it, and alone knows when"
+        told = "" if received_at is not None else _TAKEN
         moments.append(Moment(what="received", at=received_at, clock=PRODUCER, took_ms=round_trip, detail=told))
     claims = {turn.attempt: turn.at for turn in turns if turn.what == "claimed"}
     first = claimed_at if claimed_at is not None else min(claims.values(), default=None)

@@ -9,7 +9,7 @@ import pytest
 
 from collimate_rl.protocol import BatchResult, ResultStatus, Verdict, infra_verdict
 from collimate_rl.protocol.story import Turn, parse_story, write_story
-from collimate_rl.protocol.timeline import Timeline, timeline_of
+from collimate_rl.protocol.timeline import Timeline, make_timeline, timeline_of
 
 STORY = (
     Turn(at=101.0, what="claimed", attempt=1, node="n1", worker="w1"),
@@ -107,6 +107,23 @@ def test_what_is_not_known_is_left_out() -> None:
     assert old.moments == ()
     [lost] = timeline_of(result(verdict(0, attempt=7))).candidates
     assert lost.moments == (), "its attempt's claim is not among the turns that were kept"
+
+
+def test_of_a_receipt_that_is_only_known_to_have_been_the_trainer_alone_knows_when() -> None:
+    def seen(received: bool | None) -> list[tuple[float | None, float | None, bool]]:
+        made = make_timeline(
+            submitted_at=100.0, queued_at=100.0, claimed_at=101.0, finished_at=107.0, received_at=None,
+            received=received, status="graded", story=(), verdicts={},
+        )  # fmt: skip
+        assert made.round_trip_ms is None
+        return [
+            (moment.at, moment.took_ms, "known by the trainer only" in moment.detail)
+            for moment in made.moments
+            if moment.what == "received"
+        ]
+
+    assert seen(True) == [(None, None, True)]
+    assert seen(False) == seen(None) == []
 
 
 def test_a_story_comes_back_and_noise_in_it_is_left_out() -> None:
