@@ -22,7 +22,7 @@ from rq.job_lifecycle import record_job_failure
 from rq.queue import Queue
 from rq.timeouts import BaseDeathPenalty
 from rq.utils import now
-from rq.worker import SimpleWorker
+from rq.worker import SimpleWorker, WorkerStatus
 
 from collimate_rl.errors import BadMessage
 from collimate_rl.protocol import keys
@@ -40,6 +40,10 @@ HEARTBEAT_TTL_S = 120
 WORKER_TTL_S = 20
 """rq blocks on the queue for this minus 15 s."""
 PAUSE_S = 1.0
+SPEAK_EVERY_S = 5.0
+"""rq beats a worker's heart five times per job, for a registration that lives for more than a minute."""
+SUSPENDED_EVERY_S = 1.0
+"""How often a busy worker looks whether `rq suspend` holds the workers back."""
 SERIALIZER = f"{MsgpackSerializer.__module__}.{MsgpackSerializer.__qualname__}"
 
 
@@ -114,6 +118,8 @@ class Gate(Enum):
 
     GO = "go"
     WAIT = "wait"
+    LATER = "later"
+    """As WAIT, by a gate that has waited itself."""
     STOP = "stop"
 
 
@@ -152,6 +158,7 @@ class BellQueue(Queue):
             raise StopRequested
         if gate is Gate.WAIT:
             time.sleep(PAUSE_S)
+        if gate in (Gate.WAIT, Gate.LATER):
             raise DequeueTimeout(timeout, queue_key)
         return popped
 
@@ -190,6 +197,7 @@ class BellWorker(SimpleWorker):
             homed = None if node is None else keys.homed(queue, node)
 
         self.queue_class = GatedQueue
+        self._spoke_at = self._looked_at = float("-inf")
         self.stop_signals = 0
         """How many stop signals have come. Written in a signal handler, so a plain number."""
         self.cancel_event = threading.Event()
@@ -225,8 +233,18 @@ class BellWorker(SimpleWorker):
         self.stop_signals += 1
         self._stop_requested = True
 
+    # Between a bell and its batch stands what rq keeps for people. Each step of it is a round trip, or several: what
+    # says nothing new is not sent, and what comes before the job goes in one.
+
     def heartbeat(self, timeout: int | None = None, pipeline: Pipeline | None = None) -> None:
-        """As rq's, but a stop ends an idle worker without a server, too: rq tries for ever, and asks no gate then."""
+        """As rq's, but not where it has just been said; and a stop ends an idle worker without a server, too: rq tries
+        for ever, and asks no gate then.
+        """
+        if pipeline is None:
+            t = time.monotonic()
+            if t - self._spoke_at < SPEAK_EVERY_S:
+                return
+            self._spoke_at = t
         try:
             super().heartbeat(timeout, pipeline)
         except (ConnectionError, TimeoutError):
@@ -248,17 +266,38 @@ class BellWorker(SimpleWorker):
     def get_heartbeat_ttl(self, job: Job, working_time: float = 0.0) -> int:
         return HEARTBEAT_TTL_S
 
-    def prepare_job_execution(self, job: Job, remove_from_intermediate_queue: bool = False) -> None:
-        """As rq's, but the hash gets an expiry where rq takes it away: a bell that is never finished must go."""
-        faults.reach("execution_entered")
+    def set_state(self, state: str, pipeline: Pipeline | None = None) -> None:
+        if pipeline is not None or state != self._state:
+            super().set_state(state, pipeline)
+
+    def check_for_suspension(self, burst: bool) -> None:
+        t = time.monotonic()
+        if burst or t - self._looked_at >= SUSPENDED_EVERY_S:
+            super().check_for_suspension(burst)
+            self._looked_at = time.monotonic()
+
+    def prepare_execution(self, job: Job) -> Execution:
+        """As rq's, together with what rq does in `prepare_job_execution`; but the hash gets an expiry where rq takes it
+        away: a bell that is never finished must go.
+        """
         with self.connection.pipeline() as pipe:
+            execution = Execution.create(job, HEARTBEAT_TTL_S, pipeline=pipe, worker_name=self.name)
+            self.executions[execution.id] = execution
+            self.set_state(WorkerStatus.BUSY, pipeline=pipe)
             self.heartbeat(HEARTBEAT_TTL_S, pipeline=pipe)
-            job.heartbeat(now(), HEARTBEAT_TTL_S, pipeline=pipe)
             job.prepare_for_execution(self.name, pipeline=pipe)
             pipe.expire(job.key, BELL_TTL_S)
             pipe.lrem(keys.rq_intermediate(job.origin), 1, job.id)
             pipe.execute()
+        faults.reach("execution_entered")
         self.procline(f"Grading {job.id} from {job.origin}")  # type: ignore[no-untyped-call]
+        return execution
+
+    def prepare_job_execution(self, job: Job, remove_from_intermediate_queue: bool = False) -> None:
+        pass
+
+    def handle_execution_ended(self, job: Job, queue: Queue, heartbeat_ttl: int) -> None:
+        job.ended_at = job.last_heartbeat = now()  # goes out with the rest of what rq writes at a job's end
 
 
 def clear_worker(connection: Redis, queue: str, name: str) -> list[str]:
