@@ -57,7 +57,10 @@ class Site:
 
     @contextmanager
     def workers(self, processes: int, slots: int | None = None) -> Iterator[None]:
-        """A supervisor with so many worker processes, all of them waiting for a bell; two slots per core by default."""
+        """A supervisor with so many worker processes, all of them waiting for a bell; two slots per core by default.
+
+        0 processes: two, and as many more as it starts by itself.
+        """
         self.starts += 1
         argv = [sys.executable, "-m", "worker", "--queue", QUEUE, "--node", NODE, "--processes", str(processes)]
         argv += ["--slots", str(slots or 2 * len(os.sched_getaffinity(0)))]
@@ -66,7 +69,7 @@ class Site:
         log = self._directory / f"worker-{self.starts}.log"
         child = Child.start("worker", argv, log, {"COLLIMATE_REDIS_URL": self.redis.url})
         try:
-            until(lambda: log.read_text().count("worker_ready") >= processes, "workers")
+            until(lambda: log.read_text().count("worker_ready") >= (processes or 2), "workers")
             yield
         finally:
             child.stop(20.0)

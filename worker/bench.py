@@ -39,6 +39,8 @@ class Bench:
     """Whether the node is known to be paused because its daemon drains."""
     tally: Tally = field(default_factory=Tally)
     """Where this process counts what it does."""
+    all_begun: Callable[[], None] = lambda: None
+    """Called, by any thread, once every candidate of a batch has begun: what is idle is for another process' batch."""
     drop_on_stop: bool = True
     """Whether a stopping worker deletes the sessions of what it releases; else they wait for whoever attaches."""
 

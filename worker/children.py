@@ -67,6 +67,15 @@ class Children:
         self._places = [_Place() for _ in range(count)]
 
     @property
+    def count(self) -> int:
+        """How many places there are, filled or not."""
+        return len(self._places)
+
+    def widen(self, count: int) -> None:
+        """Have `count` places from now on; never fewer than there are."""
+        self._places += [_Place() for _ in range(count - len(self._places))]
+
+    @property
     def living(self) -> Sequence[Child]:
         """The processes that were alive when last looked at."""
         # Read by other threads too: a place may be emptied between two reads.

@@ -59,7 +59,8 @@ class NodeExecutor:
     `until` is on `clock`; at it, or when `stop` is set, nothing further starts and `run` raises a `CollimateError`
     with the code `expired` or `stopped`. `on_error(error)` hears of each exec that failed, `on_retry(index, error,
     pause_s)` of each new try, `on_wait(seconds)` of each wait for a slot; `on_start(index)` of
-    each candidate's exec before it is sent, and stops it by raising; `on_draining(error)` of a daemon that is going
+    each candidate's exec before it is sent, and stops it by raising; `on_slot(index)` of each candidate that has got a
+    slot; `on_draining(error)` of a daemon that is going
     away, from which everything has to be taken elsewhere. `drains()` knows of a drain that no exec was told of: once
     nothing runs on it any more such a daemon closes its socket, and is only unreachable. `quiet_others` is how many
     slots may be taken beside a quiet exec; None where this node's slots say nothing about the load.
@@ -77,6 +78,7 @@ class NodeExecutor:
         on_error: Callable[[CollimateError], None] = lambda _error: None,
         on_wait: Callable[[float], None] = lambda _seconds: None,
         on_start: Callable[[int], None] | None = None,
+        on_slot: Callable[[int], None] = lambda _index: None,
         on_draining: Callable[[CollimateError], None] | None = None,
         drains: Callable[[], bool] = lambda: False,
         quiet_others: int | None = None,
@@ -92,6 +94,7 @@ class NodeExecutor:
         self._on_error = on_error
         self._on_wait = on_wait
         self._on_start = on_start
+        self._on_slot = on_slot
         self._on_draining = on_draining
         self._drains = drains
         self._quiet_others = quiet_others
@@ -119,6 +122,8 @@ class NodeExecutor:
                 with self._slot_for(request) as waited:
                     self._on_wait(waited)
                     self._note_wait(index, waited)
+                    if role == "runner" and index is not None:
+                        self._on_slot(index)
                     if self._on_start is not None and role == "runner" and index is not None:
                         self._on_start(index)
                     began = self._clock()

@@ -88,6 +88,9 @@ class GroupWork:
         self._batch = batch
         self._keeper = keeper
         self._guard = threading.Lock()
+        self._all_begun = bench.all_begun
+        self._to_begin: set[int] = set()
+        """Candidates that are to be graded and have not had a slot yet."""
         self._spec: RewardSpec | None = None
         self.desk = Desk(
             node=bench.node,
@@ -129,6 +132,7 @@ class GroupWork:
             on_error=self._erred,
             on_wait=lambda seconds: bench.tally.observe(metrics.SLOT_WAIT_SECONDS, seconds),
             on_start=self._starts if grant.cautious else None,
+            on_slot=self._has_begun,
             on_draining=self._drains,
             drains=bench.drains,
             quiet_others=max(1, len(os.sched_getaffinity(0)) - 1) if runs_here else None,
@@ -161,6 +165,7 @@ class GroupWork:
             for index, verdict in self._cache.known(set(everybody) - self.judged).items():
                 self._write(index, verdict)
             self._twins = self._cache.twins(set(everybody) - self.judged)
+            self._to_begin = set(everybody) - self.judged - {twin for twins in self._twins.values() for twin in twins}
             self._grade_all_but(self.judged | {twin for twins in self._twins.values() for twin in twins})
             self._twins = {}
             if self._keeper.stop.is_set() or len(self.judged) + len(self.failed) == len(everybody):
@@ -176,6 +181,7 @@ class GroupWork:
             if blame == self._grant.max_blame - 1 and index not in self.judged
         ]
         shut_out = self._grant.quarantined
+        self._to_begin = set(everybody) - self.judged - shut_out
         self._grade_all_but(self.judged | shut_out | set(last_chance))
         for index in last_chance:
             if not self._keeper.stop.is_set():
@@ -202,6 +208,7 @@ class GroupWork:
 
     def _graded(self, index: int, graded: Graded) -> None:
         """Called by grading's threads, once per candidate."""
+        self._has_begun(index)  # some need no exec
         if isinstance(graded, CollimateError):
             if not self._keeper.stop.is_set():
                 with self._guard:
@@ -232,6 +239,13 @@ class GroupWork:
             self._cache.keep(verdict)
             for shared in self._cache.shared(verdict, self._twins.get(index, ())):
                 self._write(shared.index, shared)
+
+    def _has_begun(self, index: int) -> None:
+        with self._guard:
+            last = self._to_begin == {index}
+            self._to_begin.discard(index)
+        if last:
+            self._all_begun()
 
     def _since_claim(self, at: float | None) -> float | None:
         return None if at is None else round((at - self._claimed) * 1000, 1)

@@ -79,7 +79,7 @@ class Monitor:
         self._loops: list[Periodic] = []
         own = board.own
         own.set(metrics.SLOTS, settings.slots)
-        own.set(metrics.PROCESSES_WANTED, settings.processes)
+        own.set(metrics.PROCESSES_WANTED, settings.first_processes)
         own.set(metrics.STARTED_AT, wall())
         self._forget_the_queue()
 

@@ -40,10 +40,15 @@ from worker.plain import PlainLife, plain_name
 from worker.settings import WorkerSettings, load, parse_timing
 from worker.slots import Slots, slots_directory
 from worker.tally import Tally
+from worker.turns import Turns
 
 BLOCK_TTL_S = 16
 """rq blocks for this minus 15 s: one second, so that an idle worker stops, or sees the daemon come back, soon."""
 RQ_HEARTBEAT_S = 30.0
+TURN_WAIT_S = 5.0
+"""How long a process waits for a turn before rq says again that it is there."""
+TURN_LOOK_S = (0.002, 0.05)
+"""Between two looks for a turn: at first, and at most."""
 
 
 def stop_margin(grace_s: float) -> float:
@@ -105,11 +110,15 @@ class NodeWorker(BellWorker):
             **options,
         )
         tally = tally or Tally()
+        self._slots_directory = slots_directory(self.settings.state_dir, self.settings.node)
         self._slots = Slots(
-            slots_directory(self.settings.state_dir, self.settings.node),
+            self._slots_directory,
             self.settings.slots,
             on_held=lambda count: tally.set(metrics.SLOTS_IN_USE, count),
         )
+        # A worker without a supervisor keeps no others from taking batches: how many there are is for who starts them.
+        shared = supervised and self.settings.processes == 0
+        self._turns = Turns(self._slots_directory, self.settings.first_processes) if shared else None
         self.bench = Bench(
             queue=self.batches,
             worker=self.name,
@@ -136,6 +145,7 @@ class NodeWorker(BellWorker):
             drains=self._pause.drains,
             tally=tally,
             drop_on_stop=self.settings.on_stop == "delete",
+            all_begun=self._pass_turn,
         )
         self._plain = None if supervised else PlainLife(self.settings, self.batches, self.connection, self.name)
 
@@ -162,11 +172,29 @@ class NodeWorker(BellWorker):
         return run_batch(self.bench, self, k)
 
     def gate(self) -> Gate:
+        until, pause_s = time.monotonic() + TURN_WAIT_S, TURN_LOOK_S[0]
+        while True:
+            gate = self._open()
+            if gate is not Gate.GO:
+                self._pass_turn()
+                return gate
+            if self._turns is None or self._turns.take():
+                return Gate.GO
+            if time.monotonic() >= until:
+                return Gate.LATER
+            time.sleep(pause_s)
+            pause_s = min(1.5 * pause_s, TURN_LOOK_S[1])
+
+    def _open(self) -> Gate:
         if self.stop_signals:
             return Gate.STOP
         if self._intake.may_take():
             return Gate.GO
         return Gate.STOP if self._intake.refused is not None else Gate.WAIT
+
+    def _pass_turn(self) -> None:
+        if self._turns is not None:
+            self._turns.give_back()
 
     def execute_job(self, job: Job, queue: Queue) -> None:
         self._rq_beat_at = time.monotonic()

@@ -29,6 +29,7 @@ else:
         ) from error
 
 CONFIG_FILE = "collimate.toml"
+MOST_PROCESSES = 512
 NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 """What names of queues and nodes look like (architecture, bounds)."""
 
@@ -71,7 +72,12 @@ class WorkerSettings:
     )
     queue: str = _setting("the queue to serve; one queue per worker", default="grade", metavar="NAME")
     node: str = _setting("this node's name, unique in the fleet", factory=default_node, metavar="NAME")
-    processes: int = _setting("worker processes; each grades one batch at a time", default=2, metavar="N")
+    processes: int = _setting(
+        "worker processes; each grades one batch at a time; 0: two, or one per eight slots, and more while all wait "
+        "for the last candidates of their batches",
+        default=0,
+        metavar="N",
+    )
     slots: int = _setting("sandboxes that this node runs side by side", factory=default_slots, metavar="N")
     backend: str = _setting(
         "the sandbox daemon, unix:PATH or http://HOST:PORT, or a gateway, https://HOST (with its key in "
@@ -137,12 +143,22 @@ class WorkerSettings:
         choices=("debug", "info", "warning", "error"),
     )
 
+    @property
+    def first_processes(self) -> int:
+        """Worker processes to begin with. Where more may follow, also how many of all of them may take batches."""
+        return self.processes or min(MOST_PROCESSES, max(2, self.slots // 8))
+
+    @property
+    def most_processes(self) -> int:
+        """Worker processes at most: as many as it takes for each slot to have a batch of its own to end."""
+        return self.processes or min(MOST_PROCESSES, self.first_processes + self.slots)
+
     def __post_init__(self) -> None:
         for name in ("queue", "node"):
             if not NAME.fullmatch(getattr(self, name)):
                 raise ValueError(f"{name} must match {NAME.pattern}, not {getattr(self, name)!r}")
         for name, low, high in (
-            ("processes", 1, 512),
+            ("processes", 0, MOST_PROCESSES),
             ("slots", 1, 4096),
             ("batch_concurrency", 1, 1024),
             ("retries", 0, 20),

@@ -124,7 +124,7 @@ class Slots:
             self._quiet_turn.release()
 
     def _collect(self, taken: list[int], wanted: int, waits: Callable[[], bool]) -> None:
-        while waits() and not _locked(self._quiet):
+        while waits() and not try_lock(self._quiet):
             time.sleep(POLL_S)
         # With the turn nobody else of this process takes what comes free meanwhile.
         while not self._turn.acquire(timeout=0.05):
@@ -173,7 +173,7 @@ class Slots:
             number = (first + offset) % len(self._files)
             if number in self._held:
                 continue
-            if not _locked(self._files[number]):
+            if not try_lock(self._files[number]):
                 continue
             self._held.add(number)
             self._on_held(len(self._held))
@@ -197,7 +197,7 @@ class Slots:
         self._held = set()
 
 
-def _locked(descriptor: int) -> bool:
+def try_lock(descriptor: int) -> bool:
     """Lock an open file for this process; False when another has it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -43,6 +43,7 @@ from worker.settings import WorkerSettings, as_environment, mask_password, parse
 from worker.signals import Signals
 from worker.slots import Slots, slots_directory
 from worker.tally import Board
+from worker.turns import Turns
 
 LOOK_EVERY_S = 5.0
 KILL_WAIT_S = 5.0
@@ -87,6 +88,7 @@ class Supervisor:
         )
         self._janitor = JanitorRounds(self._queue, str(self._identity), tally=self._board.own)
         self._sessions = SessionJanitor.for_node(settings, self._queue, str(self._identity))
+        self._turns: Turns | None = None
         self._unisolated = False
         self._leads_node = True
         beat_s = self._queue.timing.beat_every_ms / 1000
@@ -110,6 +112,8 @@ class Supervisor:
             finally:
                 self._monitor.stop(MONITOR_WAIT_S)
                 self._board.close()
+                if self._turns is not None:
+                    self._turns.close()
 
     def _run(self, signals: Signals) -> int:
         try:
@@ -170,6 +174,7 @@ class Supervisor:
         directory = slots_directory(self._settings.state_dir, self._settings.node)
         try:
             Slots(directory, self._settings.slots).close()
+            self._turns = Turns(directory, self._settings.first_processes)
             self._pause = NodePause(pause_file(self._settings.state_dir, self._settings.node))
         except OSError as error:
             raise Refused(
@@ -229,6 +234,7 @@ class Supervisor:
         """Until a stop is asked for. True when a worker refused to work here."""
         while not signals.stops:
             self._monitor.turn()
+            self._grow()
             for child in self._children.start_due():
                 self._board.own.add(metrics.PROCESSES_STARTED)
                 logs.emit(logs.PROCESS_STARTED, started=child.name, pid=child.process.pid)
@@ -244,6 +250,16 @@ class Supervisor:
                 logs.emit(logs.REFUSED, logging.ERROR, reason=UNISOLATED)
                 return True
         return False
+
+    def _grow(self) -> None:
+        """One place more where every process is at a batch, and one of them only waits for its last candidates."""
+        count = self._children.count
+        if count >= self._settings.most_processes or self._board.total(metrics.BATCHES_RUNNING) < count:
+            return
+        if self._turns is not None and self._turns.take():
+            self._turns.give_back()
+            self._children.widen(count + 1)
+            self._board.own.set(metrics.PROCESSES_WANTED, count + 1)
 
     def _ended(self, end: Ended) -> None:
         logs.emit(

@@ -132,6 +132,10 @@ class Board:
             }
         return found
 
+    def total(self, family: Family) -> float:
+        """A gauge without a label, summed over all rows."""
+        return sum(row.read(family)[""][0] for row in self._rows)
+
     def close(self) -> None:
         """Close the descriptor. The memory goes with its last user."""
         os.close(self.descriptor)

@@ -74,7 +74,7 @@ def test_one_file_serves_worker_and_daemon(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("processes", "0"),
+        ("processes", "-1"),
         ("processes", "many"),
         ("slots", "-1"),
         ("queue", "a b"),
