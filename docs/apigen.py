@@ -7,6 +7,7 @@ Python. tests/docs/test_api_reference.py fails where a page is not what this wri
 from __future__ import annotations
 
 import sys
+from functools import cache
 from pathlib import Path
 
 from docs.apisource import Item, Source
@@ -89,6 +90,7 @@ PAGES: dict[str, tuple[str, str, tuple[tuple[str, str], ...]]] = {
 """Page: its title, what it is about, and modules with their public names (`*`: every public class there)."""
 
 
+@cache
 def items(source: Source, name: str) -> list[tuple[str, list[Item]]]:
     """The items of a page, by the module that people import them from."""
     found = []
@@ -98,9 +100,8 @@ def items(source: Source, name: str) -> list[tuple[str, list[Item]]]:
     return found
 
 
-def pages() -> dict[str, str]:
+def pages(source: Source) -> dict[str, str]:
     """File name to text."""
-    source = Source(ROOT)
     homes = {item.home: name for name in PAGES for _, found in items(source, name) for item in found}
     made = {
         f"{name}.md": page(title, about, items(source, name), homes, name) for name, (title, about, _) in PAGES.items()
@@ -120,7 +121,7 @@ def _summary(source: Source, name: str) -> str:
 
 def main() -> int:
     FOLDER.mkdir(exist_ok=True)
-    made = pages()
+    made = pages(Source(ROOT))
     for path in FOLDER.glob("*.md"):
         if path.name not in made:
             path.unlink()

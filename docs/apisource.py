@@ -49,6 +49,7 @@ class Source:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._module = cache(self._parse)
+        self._copied = cache(self._copy_with_numbers)
 
     def _parse(self, module: str) -> ast.Module | None:
         base = self._root.joinpath(*module.split("."))
@@ -68,6 +69,10 @@ class Source:
 
     def _with_numbers(self, home: str, node: _Node) -> _Node:
         """A copy of the definition, with what the constants in its defaults are."""
+        made: _Node = self._copied(home, node)
+        return made
+
+    def _copy_with_numbers(self, home: str, node: ast.AST) -> ast.AST:
         node = copy.deepcopy(node)
         for part in ast.walk(node):
             if isinstance(part, ast.arguments):
