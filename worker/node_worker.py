@@ -40,15 +40,11 @@ from worker.plain import PlainLife, plain_name
 from worker.settings import WorkerSettings, load, parse_timing
 from worker.slots import Slots, slots_directory
 from worker.tally import Tally
-from worker.turns import Turns
+from worker.turns import Turns, gate_of
 
 BLOCK_TTL_S = 16
 """rq blocks for this minus 15 s: one second, so that an idle worker stops, or sees the daemon come back, soon."""
 RQ_HEARTBEAT_S = 30.0
-TURN_WAIT_S = 5.0
-"""How long a process waits for a turn before rq says again that it is there."""
-TURN_LOOK_S = (0.002, 0.05)
-"""Between two looks for a turn: at first, and at most."""
 
 
 def stop_margin(grace_s: float) -> float:
@@ -66,6 +62,8 @@ class NodeWorker(BellWorker):
     supervised -- a supervisor says that this process is alive, and buries it.
     tally -- where to count what this process does; a supervisor shows it.
     """
+
+    starts_quietly = True
 
     def __init__(
         self,
@@ -97,7 +95,9 @@ class NodeWorker(BellWorker):
         seats = Seats.for_client(self.batches, found, self.settings.gateway_cap)
         self._sandboxes = seated(found, seats)
         self._stopping_since: float | None = None
-        self._rq_beat_at = time.monotonic()
+        self._job: Job | None = None
+        self._rq_told = False
+        self._rq_beat_at = 0.0
         # What plain rq passes of its own classes and timing would undo what BellWorker is for.
         for dropped in ("queue_class", "job_class", "serializer", "default_worker_ttl", "worker_ttl"):
             options.pop(dropped, None)
@@ -172,18 +172,7 @@ class NodeWorker(BellWorker):
         return run_batch(self.bench, self, k)
 
     def gate(self) -> Gate:
-        until, pause_s = time.monotonic() + TURN_WAIT_S, TURN_LOOK_S[0]
-        while True:
-            gate = self._open()
-            if gate is not Gate.GO:
-                self._pass_turn()
-                return gate
-            if self._turns is None or self._turns.take():
-                return Gate.GO
-            if time.monotonic() >= until:
-                return Gate.LATER
-            time.sleep(pause_s)
-            pause_s = min(1.5 * pause_s, TURN_LOOK_S[1])
+        return self._open() if self._turns is None else gate_of(self._turns, self._open)
 
     def _open(self) -> Gate:
         if self.stop_signals:
@@ -197,7 +186,7 @@ class NodeWorker(BellWorker):
             self._turns.give_back()
 
     def execute_job(self, job: Job, queue: Queue) -> None:
-        self._rq_beat_at = time.monotonic()
+        self._job, self._rq_told = job, False
         super().execute_job(job, queue)
 
     # What the batch job asks its host.
@@ -213,15 +202,21 @@ class NodeWorker(BellWorker):
         return self.cancel_event.is_set()
 
     def tick(self) -> None:
-        """A SimpleWorker's main thread is in the job, so rq's heartbeats come from the keeper's thread."""
-        if time.monotonic() - self._rq_beat_at < RQ_HEARTBEAT_S:
+        """A SimpleWorker's main thread is in the job, so what rq keeps of it comes from the keeper's thread: that it was
+        started, with the first look at a batch that isn't over by then, and heartbeats.
+        """
+        if self._rq_told and time.monotonic() - self._rq_beat_at < RQ_HEARTBEAT_S:
             return
+        first, self._rq_told = not self._rq_told, True
         self._rq_beat_at = time.monotonic()
-        execution = self.execution
-        if execution is None or execution.job is None:
+        job, execution = self._job, self.execution
+        if execution is None or job is None:
             return
         try:
-            self.maintain_heartbeats(execution.job, execution)
+            if first:
+                self.tell_started(job, execution)
+            else:
+                self.maintain_heartbeats(job, execution)
         except RedisError:
             pass  # rq's view is for people; our lease is renewed elsewhere
 

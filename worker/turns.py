@@ -14,9 +14,17 @@ from __future__ import annotations
 import fcntl
 import os
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 
+from collimate_rl.queue.rq_edge import Gate
 from worker.slots import try_lock
+
+WAIT_S = 5.0
+"""How long a process waits for a turn before rq says again that it is there."""
+LOOK_S = (0.002, 0.05)
+"""Between two looks for a turn: at first, and at most."""
 
 
 class Turns:
@@ -61,3 +69,28 @@ class Turns:
             files, self._files, self._held = self._files, [], None
             for file in files:
                 os.close(file)
+
+
+def gate_of(
+    turns: Turns,
+    opened: Callable[[], Gate],
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Gate:
+    """GO with a turn held; what `opened` says where that is something else, and then no turn is held.
+
+    LATER when no turn came free for `WAIT_S`. `opened` is asked before each look, so that a stop ends the wait.
+    """
+    until, pause_s = clock() + WAIT_S, LOOK_S[0]
+    while True:
+        gate = opened()
+        if gate is not Gate.GO:
+            turns.give_back()
+            return gate
+        if turns.take():
+            return Gate.GO
+        if clock() >= until:
+            return Gate.LATER
+        sleep(pause_s)
+        pause_s = min(1.5 * pause_s, LOOK_S[1])
