@@ -88,7 +88,8 @@ class Soaked:
         return {
             "server": [int(self.server.pid or 0)],
             "supervisor": [self.node.pid],
-            "worker": sorted(self.node.child_pids().values()),
+            # Not by its log, which grows: this process would grow with what it reads.
+            "worker": sorted(descendants(self.node.pid)),
             "dashboard": [self.dashboard.process.pid],
             "daemon": [self.daemon.pid],
             "interpreters": sorted(descendants(self.daemon.pid)),

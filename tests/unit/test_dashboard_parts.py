@@ -15,8 +15,9 @@ from collimate_rl.queue.node_numbers import NodeNumbers
 from collimate_rl.queue.numbers import Numbers, RewardPoint, RunNumbers
 from worker.dashboard import plots, texts, views
 from worker.dashboard.batch_pages import outcome_level, replay_command, status_mark
+from worker.dashboard.feed import Look
 from worker.dashboard.plots import Point
-from worker.dashboard.render import clock, iso, stamp
+from worker.dashboard.render import Renderer, clock, iso, stamp
 from worker.dashboard.views import Level
 
 HOSTILE = "\"><script>alert(1)</script>'&"
@@ -278,3 +279,18 @@ def test_answers_that_nobody_could_read_are_said_beside_the_mean() -> None:
     )
     told = views.healthy(numbers(recent=recent))
     assert (told.level, "1 answer could not be read" in told.long) == (views.Level.WARN, True)
+
+
+def test_a_package_that_is_replaced_meanwhile_changes_no_page_of_a_running_dashboard(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    renderer = Renderer("grade")
+
+    def replaced(*_given: object) -> None:
+        raise AssertionError("a template was read again")
+
+    monkeypatch.setattr("jinja2.loaders.FileSystemLoader.get_source", replaced)
+    look: Look[Numbers] = Look(serial=1, numbers=None, read_at=None)
+    values = {"look": look, "live": "", "path": "/", "guarded": False, "trouble": "", "k": "", "what": "page"}
+    assert "No such page" in renderer.page("missing.html", **values)
+    assert "No such batch" in renderer.page("missing.html", **{**values, "what": "batch"})

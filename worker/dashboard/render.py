@@ -31,6 +31,9 @@ class Renderer:
             undefined=StrictUndefined,
             trim_blocks=True,
             lstrip_blocks=True,
+            # A package that is replaced under a running dashboard must not have it fill templates of another release.
+            auto_reload=False,
+            cache_size=-1,
         )
         self._environment.filters.update(
             seconds=texts.seconds,
@@ -57,6 +60,8 @@ class Renderer:
             trouble_words=trouble_words,
             status_mark=batch_pages.status_mark,
         )
+        for name in self._environment.list_templates():
+            self._environment.get_template(name)
         self._kept: dict[str, str] = {}
         self._kept_of = -1
 
