@@ -11,6 +11,7 @@ from collimate_rl.errors import CollimateError, SandboxKilled
 from collimate_rl.grading.execute import ExecRequest, Executor, Role
 from collimate_rl.grading.limits import RETRIED, STARVED, UNCLEAR, Budget
 from collimate_rl.grading.result import GradeResult
+from collimate_rl.grading.smells import names_harness, together
 from collimate_rl.sandbox import ExecResult
 from collimate_rl.seeds import is_valid_seed
 
@@ -123,13 +124,15 @@ class GroupRun:
         if isinstance(graded, SandboxKilled):
             graded = GradeResult(0.0, seed=self.seeds[index], outcome="sandbox_killed", detail=graded.message)
         if isinstance(graded, GradeResult) and index == self._quiet:
-            graded = replace(graded, flags=tuple(sorted({*graded.flags, RETRIED})))
+            graded = replace(graded, flags=together(graded.flags, [RETRIED]))
         elif isinstance(graded, GradeResult) and graded.reward != 1.0 and {STARVED, UNCLEAR} & set(graded.flags):
             self._again[index] = graded
             return
         self._enter(index, graded)
 
     def _enter(self, index: int, graded: Graded) -> None:
+        if isinstance(graded, GradeResult) and names_harness(self.candidates[index]):
+            graded = replace(graded, flags=together(graded.flags, ["names_harness"]))
         self.results[index] = graded
         if self._on_grade is not None:
             self._on_grade(index, graded)

@@ -30,6 +30,14 @@ _REPORTS: Final = re.compile(
 """What test tools and one-program graders print last; for a program it may be the right output."""
 
 
+_HARNESS: Final = ("collimate-job", "/.collimate", "collimate_rl")
+
+
+def names_harness(code: str) -> bool:
+    """Whether a candidate's text speaks of places that only somebody who wants at the harness has heard of."""
+    return any(name in code for name in _HARNESS)
+
+
 def smells_of(report: Report | None, answer: ExecResult, *, program: bool = False) -> tuple[str, ...]:
     """The flags of one runner's run, sorted. `program`: the candidate was run as a whole program, not called."""
     flags = set()

@@ -15,6 +15,7 @@ from collimate_rl.guest.kept import kept
 
 MODULES: Dict[str, Sequence[str]] = {
     "runner": ("plain", "encoder", "builder", "candidate", "nursery", "waits", "holder", "runner"),
+    "held": ("plain", "encoder", "builder", "candidate", "nursery", "waits", "holder", "runner", "held"),
     "cases": ("plain", "encoder", "cases"),
     "command": ("nursery", "waits", "diff", "tree", "watch", "command"),
     "beside": ("planner", "pytests", "testfile", "beside"),

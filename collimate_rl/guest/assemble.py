@@ -24,6 +24,7 @@ _PACKAGE = "collimate_rl.guest"
 _LAYOUT = (tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER, tokenize.INDENT, tokenize.DEDENT)
 _WORDS = (tokenize.NAME, tokenize.NUMBER, tokenize.STRING)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+_STARTS = ("main", "hold", "alone")
 _COMPOUND = frozenset("async class def elif else except finally for if try while with".split())
 
 Place = Tuple[int, int]
@@ -256,7 +257,7 @@ def _is_self(node: ast.expr) -> bool:
 
 
 def _own_globals(tree: ast.Module) -> Set[str]:
-    """Names that the module binds at its top level, imports aside, and `main`, by which others may start it."""
+    """Names that the module binds at its top level, imports aside, and those by which others start it."""
     found: Set[str] = set()
     for statement in tree.body:
         if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
@@ -264,7 +265,7 @@ def _own_globals(tree: ast.Module) -> Set[str]:
         elif not isinstance(statement, (ast.Import, ast.ImportFrom)):
             arguments = {a for node in ast.walk(statement) if isinstance(node, ast.Lambda) for a in ast.walk(node.args)}
             found |= {name for node in ast.walk(statement) if node not in arguments for name in _bound(node)}
-    return {name for name in found if len(name) > 2 and name != "main"}
+    return {name for name in found if len(name) > 2 and name not in _STARTS}
 
 
 def _local_names(source: Source, renames: Renames) -> Dict[Place, Tuple[Place, Dict[str, str]]]:

@@ -76,6 +76,7 @@ def nursery(link: socket.socket, candidate: Callable[[socket.socket], Any], draw
                     os.dup2(fds[fd + 1], fd)
                 for fd in set(fds[1:]):
                     os.close(fd)
+                os.setsid()
                 wake_up(draws)
                 candidate(socket.socket(fileno=fds[0]))
             finally:
@@ -112,9 +113,8 @@ def end_orphans() -> None:
 
 
 def wake_up(draws: Any) -> None:
-    """What honest code may expect: a session of its own, fresh standard streams, deep recursion, long integers."""
+    """What honest code may expect: fresh standard streams, deep recursion, long integers."""
     prctl(DEATH_SIGNAL, KILL, 0, 0, 0)
-    os.setsid()
     room = STACK
     try:
         fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY)

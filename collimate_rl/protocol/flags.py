@@ -15,6 +15,7 @@ FLAGS: Final[Mapping[str, str]] = MappingProxyType(
         "result_like_output": "it printed what a grader's own result would look like",
         "killed_processes": "a process of its sandbox died by a signal that only somebody's kill sends",
         "touched_harness": "files or folders of the harness in its sandbox changed while it ran",
+        "names_harness": "its code names files, folders or modules of the harness",
         "opaque_result": "it returned an object that is no plain data, which equals no expected value",
         "flooded_output": "it printed more than 8 MiB, or more than its case may",
         "bad_frame": "a result that it sent does not decode",
@@ -42,6 +43,7 @@ SMELLS: Final = (
     "result_like_output",
     "killed_processes",
     "touched_harness",
+    "names_harness",
     "opaque_result",
     "flooded_output",
 )

@@ -10,7 +10,7 @@ import struct
 
 from collimate_rl.errors import CollimateError
 from collimate_rl.sandboxd.cgroups import Group
-from collimate_rl.sandboxd.zygotes import Zygote
+from collimate_rl.sandboxd.zygotes import Forked, Zygote
 
 
 def session_gone(message: str) -> CollimateError:
@@ -24,14 +24,27 @@ class Fork:
     `out_of_reach`: process 1 is a placeholder that nothing inside can kill or starve, so its death came from outside.
     """
 
-    def __init__(self, zygote: Zygote, channel: socket.socket, pidfd: int, group: Group, *, out_of_reach: bool) -> None:
+    def __init__(self, zygote: Zygote, forked: Forked, group: Group, *, out_of_reach: bool) -> None:
         self.out_of_reach = out_of_reach
         self.zygote = zygote
-        self.channel = channel
-        self.pidfd = pidfd
+        self.channel = channel = forked.channel
+        self.pidfd = forked.first
+        self.pid = forked.pid
+        self._main = forked.main
         self._group = group
         # A fork that takes no bytes for this long is broken; nothing waits on it for ever.
         channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 10, 0))
+
+    @property
+    def main(self) -> int:
+        """The pidfd of the process that the zygote forked, until it is let go of."""
+        return self._main
+
+    def let_go_of_main(self) -> None:
+        """Close that one: a fork that stays would keep it open for nothing."""
+        if self._main >= 0:
+            os.close(self._main)
+            self._main = -1
 
     def kill(self) -> None:
         """Kill its init, and so, by the kernel's hand, everything in its pid namespace."""
@@ -50,6 +63,7 @@ class Fork:
     def dispose(self, kill_timeout_s: float) -> bool:
         """Kill, confirm, and give everything back; False when something would not die in time."""
         self.channel.close()
+        self.let_go_of_main()
         self.kill()
         dead = self.is_dead(kill_timeout_s)
         os.close(self.pidfd)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
+from typing import Any
 
 from collimate_rl import guest
+from collimate_rl.guest.runner import JOB
+from collimate_rl.sandboxd.wire import Exec
 
 
 class GuestPrograms:
@@ -13,6 +17,9 @@ class GuestPrograms:
 
     def __init__(self, texts: Mapping[str, str]) -> None:
         self.texts = dict(texts)
+        """What a zygote loads, by name."""
+        if "runner" in self.texts:
+            self.texts["runner"] = guest.program("held")
         self._names = {hashlib.sha256(text.encode()).digest(): name for name, text in texts.items()}
         self._sizes = frozenset(len(text) for text in texts.values())
 
@@ -26,3 +33,19 @@ class GuestPrograms:
         if len(code) not in self._sizes:
             return None
         return self._names.get(hashlib.sha256(code.encode()).digest())
+
+    def held_job(self, request: Exec) -> dict[str, Any] | None:
+        """The job of a one-shot exec whose candidate can be held from outside its fork; None for any other exec."""
+        if (
+            request.code is None
+            or [path for path, _ in request.files] != [JOB]
+            or self.name_of(request.code) != "runner"
+        ):
+            return None
+        try:
+            job = json.loads(request.files[0][1])
+        except (ValueError, RecursionError):
+            return None
+        if not isinstance(job, dict) or job.get("sole") is not True or job.get("id") is not None:
+            return None
+        return None if job.get("program") is not False else job

@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import select
-import socket
 import threading
 from collections.abc import Callable
 
 from collimate_rl.errors import CollimateError
 from collimate_rl.sandboxd.backend import IsolationUnavailable
-from collimate_rl.sandboxd.zygotes import Zygote, ZygotePlan, bringup_failed
+from collimate_rl.sandboxd.zygotes import Forked, Zygote, ZygotePlan, bringup_failed
 
 log = logging.getLogger(__name__)
 _REPLACEMENT_WAIT_S = 10.0
@@ -68,7 +67,7 @@ class ZygoteKeeper:
         with self._changed:
             return None if self._living() else self._failure
 
-    def fork(self, kind: bytes, timeout_s: float) -> tuple[Zygote, socket.socket, int, int]:
+    def fork(self, kind: bytes, timeout_s: float) -> tuple[Zygote, Forked]:
         """A fork of the next zygote in turn, after the zygote itself; of the one after it when that has died.
 
         CollimateError `template_failed` when there is none and none could be started.
@@ -76,7 +75,7 @@ class ZygoteKeeper:
         while True:
             zygote = self._pick()
             try:
-                return zygote, *zygote.fork(kind, timeout_s)
+                return zygote, zygote.fork(kind, timeout_s)
             except CollimateError:
                 if not zygote.is_dead():
                     raise

@@ -22,6 +22,7 @@ from collimate_rl.sandboxd.boxes import NamespaceBox
 from collimate_rl.sandboxd.config import MIB, Limits, Template
 from collimate_rl.sandboxd.forks import Fork, pid_of
 from collimate_rl.sandboxd.guests import GuestPrograms
+from collimate_rl.sandboxd.held import HeldRunning
 from collimate_rl.sandboxd.inside.channel import ChannelClosed, receive_report, send_request, wait_readable
 from collimate_rl.sandboxd.jail import BwrapMissing, find_bwrap, write_etc
 from collimate_rl.sandboxd.keepers import ZygoteKeeper
@@ -120,10 +121,12 @@ class NamespaceBackend:
         fork = self._fork(template, b"once")
         fork_ms = (time.monotonic() - began) * 1000
         try:
-            running = Running(fork, request, self._frame(template, request), self._limits, own_reports=False)
+            running = self._running(fork, template, request)
             try:
                 running.send()
                 report = running.report()
+                if report is None:
+                    running.give_up()
                 fork.kill()
                 if not running.collector.until_closed(time.monotonic() + self._limits.kill_timeout_s):
                     log.error("a fork's processes hold its output after its end")
@@ -132,6 +135,12 @@ class NamespaceBackend:
                 running.close()
         finally:
             self._dispose(fork)
+
+    def _running(self, fork: Fork, template: Template, request: Exec) -> Running:
+        job = self._programs.held_job(request) if template.language is None else None
+        if job is None:
+            return Running(fork, request, self._frame(template, request), self._limits, own_reports=False)
+        return HeldRunning(fork, request, job, self._limits)
 
     def _run_beside_entry(self, template: Template, request: Exec) -> Outcome:
         box = self._create(template, expose=False)
@@ -148,6 +157,7 @@ class NamespaceBackend:
     def _create(self, template: Template, *, expose: bool) -> NamespaceBox:
         began = time.monotonic()
         fork = self._fork(template, b"session")
+        fork.let_go_of_main()
         try:
             asking = self._begin(template, fork)
             serving = self._ports.serve(template, fork, asking, secrets.token_hex(32), expose=expose)
@@ -203,18 +213,16 @@ class NamespaceBackend:
         except OSError as exc:
             raise bringup_failed(f"no control group for the fork: {exc}") from exc
         try:
-            zygote, channel, first, limited = self._keepers[template].fork(kind, self._limits.bringup_timeout_s)
+            zygote, forked = self._keepers[template].fork(kind, self._limits.bringup_timeout_s)
         except CollimateError:
             group.remove()
             raise
-        fork = Fork(zygote, channel, first, group, out_of_reach=kind == b"once")
+        fork = Fork(zygote, forked, group, out_of_reach=kind == b"once")
         try:
-            group.add(pid_of(limited))
+            group.add(pid_of(fork.main))
         except OSError as exc:
             self._dispose(fork)
             raise bringup_failed(f"the fork could not be put under its limits: {exc}") from exc
-        finally:
-            os.close(limited)
         return fork
 
     def _frame(self, template: Template, request: Exec) -> dict[str, Any]:

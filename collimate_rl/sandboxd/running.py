@@ -19,7 +19,8 @@ from collimate_rl.sandboxd.output import Collector
 from collimate_rl.sandboxd.wire import Exec
 from collimate_rl.sandboxd.zygotes import bringup_failed
 
-_KILLED = {"exit_code": 128 + int(signal.SIGKILL)}
+_KILLED_CODE = 128 + int(signal.SIGKILL)
+_KILLED = {"exit_code": _KILLED_CODE}
 """What is reported for an exec whose session's init died under it, by the exec's own doing."""
 _ZYGOTE_DEATH_S = 0.2
 """How long a dying zygote's control socket may outlive its forks."""
@@ -96,7 +97,7 @@ class Running:
             raise bringup_failed(f"the fork failed before the exec began: {report['error']}")
         if self._began() is None:
             raise bringup_failed("the fork ended before the exec began")
-        if report == _KILLED and self._fork.out_of_reach and self._fork.is_dead(within_s=_FORK_DEATH_S):
+        if _ended(report) == _KILLED_CODE and self._fork.out_of_reach and self._fork.is_dead(within_s=_FORK_DEATH_S):
             raise session_gone("the fork was ended from outside")
         return report
 
@@ -147,6 +148,9 @@ class Running:
             exec_ms=max(self._ended_at - (self._began() or self._sent_at), 0.0) * 1000,
         )
 
+    def give_up(self) -> None:
+        """Take no report any more: the time is over."""
+
     def _close_theirs(self) -> None:
         for fd in self._theirs:
             os.close(fd)
@@ -159,3 +163,9 @@ class Running:
         os.close(self._beginning)
         if self._own_reports:
             self._reports.close()
+
+
+def _ended(report: Mapping[str, Any]) -> int | None:
+    """How the fork's own process ended, as an exit code; None where its end was asked for."""
+    ended: int | None = report.get("ended", report["exit_code"])
+    return ended

@@ -6,6 +6,7 @@ import json
 import os
 import select
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,7 @@ from collimate_rl.sandboxd.privileges import NobodyToBe, jail_user, read_privile
 
 START_TIMEOUT_S = 120.0
 _FORK_FDS = 2
+_HOLDER_WAIT_S = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,29 +42,46 @@ def bringup_failed(message: str) -> CollimateError:
     return CollimateError(message, 503, "session_bringup_failed")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Forked:
+    """What a zygote gives for a fork: a channel to it, and whom to signal and whom to put under limits.
+
+    `first` is the pidfd of its process 1, `main` that of the process that the zygote forked, whose pid in the jail is
+    `pid`.
+    """
+
+    channel: socket.socket
+    first: int
+    main: int
+    pid: int
+
+
 class Zygote:
     """One warm interpreter in its jail. It is started, and must be, by a thread that outlives it."""
 
     def __init__(self, plan: ZygotePlan) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.control = ours
+        self._holders, holders = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._holders.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _HOLDER_WAIT_S, 0))
         self._ready_at = 0.0
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  (closed by close)
         try:
-            with theirs, tempfile.TemporaryFile() as settings:
-                settings.write(json.dumps(plan.settings).encode())
+            with theirs, holders, tempfile.TemporaryFile() as settings:
+                settings.write(json.dumps({**plan.settings, "holders_fd": holders.fileno()}).encode())
                 settings.seek(0)
                 self._process = subprocess.Popen(
                     _launch_command(plan, control_fd=theirs.fileno(), settings_fd=settings.fileno()),
                     stdin=subprocess.DEVNULL,
                     stdout=self._errors,
                     stderr=self._errors,
-                    pass_fds=(theirs.fileno(), settings.fileno()),
+                    pass_fds=(theirs.fileno(), holders.fileno(), settings.fileno()),
                     env={"PATH": os.defpath},
                     start_new_session=True,
                 )
         except BaseException:
             ours.close()
+            self._holders.close()
             self._errors.close()
             raise
 
@@ -100,8 +119,8 @@ class Zygote:
                 "--check tells more; for tests without isolation: --isolation none"
             )
 
-    def fork(self, kind: bytes, timeout_s: float) -> tuple[socket.socket, int, int]:
-        """A fork: its channel, and the pidfds of its process 1 and of the process to put under limits.
+    def fork(self, kind: bytes, timeout_s: float) -> Forked:
+        """A fork.
 
         CollimateError when there is none: session_bringup_failed, or at_capacity for want of descriptors.
         """
@@ -128,7 +147,11 @@ class Zygote:
         except CollimateError:
             ours.close()
             raise
-        return ours, fds[0], fds[1]
+        return Forked(channel=ours, first=fds[0], main=fds[1], pid=answer["forked"])
+
+    def hold(self, request: int) -> None:
+        """Give its holders the other end of a socket on which one of them is asked. OSError when they don't take it."""
+        socket.send_fds(self._holders, [b"h"], [request])
 
     def age_s(self) -> float:
         """Since it was ready."""
@@ -146,6 +169,7 @@ class Zygote:
     def close(self) -> None:
         """End it and everything that was forked from it, and wait for that."""
         self.control.close()
+        self._holders.close()
         try:
             self._process.wait(5)
         except subprocess.TimeoutExpired:

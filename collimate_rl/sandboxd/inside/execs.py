@@ -19,6 +19,8 @@ from typing import Any, NoReturn
 from . import syscalls
 from .forkhooks import DeferredHooks
 
+_FRAMES = 3
+"""The descriptor of a held candidate's socket."""
 _PROGRAM_FDS = 4096
 """RLIMIT_NOFILE of the guest programs. The kernel lets a process pass no descriptors on while those in flight of its
 user, and so of all forks of all zygotes, are more than this: what other execs have must not be enough to get there."""
@@ -31,22 +33,36 @@ class Execs:
         self._hooks = hooks
         self.workdir = settings["workdir"]
         self._programs = {name: _load_program(name, text) for name, text in settings["programs"].items()}
+        self._held = self._programs["runner"]
         # What the zygote may have, and so what a fork of it has, whatever limits its session's init was given since.
         self._max_fd, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._rlimits = {getattr(resource, name): value for name, value in settings["exec_rlimits"].items()}
         self._language: list[str] | None = settings["language"]
         self._entry = _find_entry(settings["entry"])
-        self._seal = syscalls.SeccompFilter(b64decode(settings["seal_filter"]))
+        self.seal = syscalls.SeccompFilter(b64decode(settings["seal_filter"]))
 
-    def run(self, request: dict[str, Any], output: int, problem: str | None, *, oom_score: int = 0) -> NoReturn:
+    @property
+    def hold(self) -> Callable[..., tuple[bytes, int | None]]:
+        """What holds a candidate from outside."""
+        hold: Callable[..., tuple[bytes, int | None]] = self._held["hold"]
+        return hold
+
+    def run(
+        self, request: dict[str, Any], output: int, problem: str | None, *, frames: int = -1, oom_score: int = 0
+    ) -> NoReturn:
         """Turn this process into the exec, with `output` as stdout and stderr; stdin is /dev/null already.
 
-        `problem` is why its files could not be written: then that is all its output, and it fails.
+        `problem` is why its files could not be written: then that is all its output, and it fails. A candidate that is
+        held from outside has its holder at the other end of `frames`.
         """
         try:
             os.dup2(output, 1)
             os.dup2(output, 2)
-            syscalls.close_from(3, self._max_fd)
+            if request["kind"] == "held":
+                os.dup2(frames, _FRAMES, inheritable=False)
+                syscalls.close_from(_FRAMES + 1, self._max_fd)
+            else:
+                syscalls.close_from(3, self._max_fd)
             if problem is not None:
                 _complain(f"files were not written: {problem}")
                 os._exit(1)
@@ -68,7 +84,7 @@ class Execs:
             with open("/proc/self/oom_score_adj", "wb", buffering=0) as score:
                 score.write(b"%d" % oom_score)
         os.chdir(self.workdir)
-        self._seal.install()
+        self.seal.install()
 
     def _run(self, request: dict[str, Any]) -> NoReturn:
         kind = request["kind"]
@@ -87,9 +103,11 @@ class Execs:
         if "numpy" in sys.modules:
             words = [(seed >> shift) & 0xFFFFFFFF for shift in range(0, 256, 32)]
             sys.modules["numpy"].random.seed(words)
+        if kind == "held":
+            self._held["alone"](_FRAMES)
         if kind == "entry":
             run_python(self._entry, None)
-        run_python(self._programs[request["program"]] if kind == "program" else None, request.get("code"))
+        run_python(self._programs[request["program"]]["main"] if kind == "program" else None, request.get("code"))
 
 
 def _lower(limit: int, value: int) -> None:
@@ -99,12 +117,11 @@ def _lower(limit: int, value: int) -> None:
     resource.setrlimit(limit, (value, value))
 
 
-def _load_program(name: str, text: str) -> Callable[[], object]:
-    """A trusted program's `main`, its body run once here: every fork would pay for that again in page faults."""
+def _load_program(name: str, text: str) -> dict[str, Any]:
+    """A trusted program's names, its body run once here: every fork would pay for that again in page faults."""
     space: dict[str, Any] = {"__name__": f"collimate_{name}"}
     exec(compile(text, f"<collimate {name}>", "exec", dont_inherit=True), space)
-    main: Callable[[], object] = space["main"]
-    return main
+    return space
 
 
 def _find_entry(entry: str | None) -> Callable[[], object] | None:

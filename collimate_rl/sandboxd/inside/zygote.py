@@ -24,6 +24,7 @@ from .channel import receive_request, send_report, wait_readable
 from .execs import Execs, exit_code
 from .files import receive_files
 from .forkhooks import DeferredHooks
+from .holders import start_holders
 from .placeholders import PlaceholderSource
 
 _CONFESSION_S = 10
@@ -98,15 +99,30 @@ class Zygote:
         syscalls.trim_heap()
         gc.freeze()
         gc.disable()
+        self._holders = self._start_holders(settings)
+
+    def _start_holders(self, settings: dict[str, Any]) -> socket.socket | None:
+        """None where nothing is graded in Python."""
+        with socket.socket(fileno=settings["holders_fd"]) as requests:
+            if settings["language"] is not None:
+                return None
+            return start_holders(requests, self._execs.hold, self._execs.seal, (self._control,))
 
     def serve(self) -> NoReturn:
         """Fork and report, until the control socket ends."""
         control = self._control.fileno()
         self._poll.register(control, select.POLLIN)
+        holders = -1
+        if self._holders is not None:
+            holders = self._holders.fileno()
+            self._poll.register(holders, select.POLLIN)
         while True:
             for fd, _ in self._poll.poll():
                 if fd == control:
                     self._take_request()
+                elif fd == holders:
+                    # It never ends while the zygote lives, and what it held is lost.
+                    os._exit(1)
                 else:
                     self._report(fd)
 
@@ -143,7 +159,7 @@ class Zygote:
                 self._become_exec(channel)
             syscalls.setns(self._own_pids, syscalls.CLONE_NEWPID)
             self._watch(pidfd, pid, channel, first)
-            send_report(channel, {"forked": True}, (first, pidfd))
+            send_report(channel, {"forked": pid}, (first, pidfd))
         except OSError:
             # Its death is that of whatever was forked behind it.
             syscalls.kill_by_pidfd(first)
@@ -156,7 +172,7 @@ class Zygote:
         if pid == 0:
             self._become_init(channel)
         self._watch(pidfd, pid, None, -1)
-        send_report(channel, {"forked": True}, (pidfd, pidfd))
+        send_report(channel, {"forked": pid}, (pidfd, pidfd))
         channel.close()
 
     def _watch(self, pidfd: int, pid: int, channel: socket.socket | None, first: int) -> None:
@@ -167,9 +183,10 @@ class Zygote:
         pid, channel, first = self._forks.pop(pidfd)
         self._poll.unregister(pidfd)
         os.close(pidfd)
-        _, status = os.waitpid(pid, 0)
+        _, status, used = os.wait4(pid, 0)
         if channel is not None:
-            if not _say(channel, {"exit_code": exit_code(status)}):
+            usage = (status, used.ru_maxrss, int((used.ru_utime + used.ru_stime) * 1000))
+            if not _say(channel, {"exit_code": exit_code(status), "usage": usage}):
                 # Nor does the daemon know of its placeholder, maybe: it had no room for the descriptors, or no time.
                 syscalls.kill_by_pidfd(first)
             channel.close()
@@ -189,7 +206,7 @@ class Zygote:
         except BaseException as exc:
             _say(channel, {"error": f"{type(exc).__name__}: {exc}"})
             os._exit(1)
-        self._execs.run(request, output, problem)
+        self._execs.run(request, output, problem, frames=begun)
 
     def _become_init(self, channel: socket.socket) -> NoReturn:
         try:

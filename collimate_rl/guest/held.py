@@ -1,0 +1,82 @@
+"""The runner with its holder outside: the candidate is its sandbox's first process, and is held from beyond it.
+
+For whoever keeps sandboxes and knows the runner's text. A job with `sole` and no `id` never enters the sandbox then:
+the holders of many run in one process elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Any, Callable, Dict, NoReturn, Optional, Tuple
+
+from collimate_rl.guest.candidate import candidate
+from collimate_rl.guest.holder import Holder
+from collimate_rl.guest.nursery import wake_up
+from collimate_rl.guest.runner import perform, report
+
+
+class Outside(Holder):
+    """Of the process `pid` at the other end of `frames`, which prints into `out`.
+
+    `link` becomes readable when it has ended, and `ending` then gives the line that `reap` would give, or raises
+    OSError where nobody knows. `strike` kills it.
+    """
+
+    def __init__(
+        self,
+        keep: bool,
+        link: socket.socket,
+        pid: int,
+        frames: socket.socket,
+        out: int,
+        ending: Callable[[], bytes],
+        strike: Callable[[], None],
+        born: float,
+    ) -> None:
+        Holder.__init__(self, link, keep, pid)
+        self.frames, self.out, self.fds, self.born = frames, out, [out], born
+        self.ending, self.strike = ending, strike
+        self.struck = False
+
+    def spawn(self, stdin: Optional[str] = None) -> None:
+        """It is there already, once."""
+        self.pid = self.sole
+        self.frames.setblocking(False)
+        os.set_blocking(self.out, False)
+
+    def line(self) -> Optional[bytes]:
+        return self.ending()
+
+    def kill(self) -> None:
+        if self.pid > 0 and self.ended is None:
+            self.struck = True
+            self.strike()
+
+
+def hold(job: Dict[str, Any], *places: Any) -> Tuple[bytes, Optional[int]]:
+    """The report on a job, and the wait status of a candidate that ended before it was killed here, else None.
+
+    `places` are an `Outside`'s, after `keep`; its `frames` and `out` are closed here. OSError when the candidate went
+    and nobody knows how.
+    """
+    holder = Outside(job["prints"], *places)
+    try:
+        mark, job["until"] = job.pop("mark"), holder.born + job["total_s"]
+        body = perform(holder, job)
+    finally:
+        holder.pid = 0
+        holder.end()
+    if holder.lost:
+        raise OSError("the candidate is gone")
+    ended = None if holder.struck or holder.ended is None else int(holder.ended.split()[0])
+    return report(mark, body, "ran"), ended
+
+
+def alone(fd: int) -> NoReturn:
+    """Become the candidate whose holder is at the other end of the socket `fd`."""
+    try:
+        wake_up(None)
+        candidate(socket.socket(fileno=fd))
+    finally:
+        os._exit(1)

@@ -1,0 +1,39 @@
+"""One candidate's exec, its job held outside of its fork (see `inside.holders`)."""
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import Any
+
+from collimate_rl.sandboxd.config import Limits
+from collimate_rl.sandboxd.forks import Fork
+from collimate_rl.sandboxd.inside.channel import send_request
+from collimate_rl.sandboxd.running import Running
+from collimate_rl.sandboxd.wire import Exec
+
+
+class HeldRunning(Running):
+    """The exec's output and report come from its holder; the fork gets neither its job nor its output's pipe."""
+
+    def __init__(self, fork: Fork, request: Exec, job: dict[str, Any], limits: Limits) -> None:
+        super().__init__(fork, request, {"kind": "held", "seed": request.seed, "files": []}, limits, own_reports=True)
+        self._job = job
+
+    def send(self) -> None:
+        """Hand the fork to a holder. What goes wrong here shows in the report, or in its absence."""
+        output, asked = self._theirs
+        header = {"frame": self._frame, "job": self._job, "pid": self._fork.pid}
+        try:
+            self._fork.zygote.hold(asked)
+            fds = (self._beginning, output, self._fork.main, self._fork.channel.fileno())
+            send_request(self._reports, header, fds)
+        except OSError:
+            # The holders are gone, or stuck; `report` says which.
+            pass
+        self._close_theirs()
+        self._sent_at = time.monotonic()
+
+    def give_up(self) -> None:
+        """Before the fork is killed: its holder is to see in it nothing that the candidate did."""
+        self._reports.shutdown(socket.SHUT_RDWR)

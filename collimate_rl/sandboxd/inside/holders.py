@@ -1,0 +1,156 @@
+"""A helper process of the zygote that holds the jobs of one-shot candidates, each in a thread of its own.
+
+What a job holds (later calls, the mark of its report) never enters the fork then, the fork is one process instead of
+two, and nothing of the holder's has to be copied for it. The helper is sealed as an exec is. Every request comes on a
+socket of its own, with the daemon's ends of the fork.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import socket
+import struct
+import sys
+import threading
+import traceback
+from contextlib import ExitStack
+from io import FileIO
+from typing import Callable, NoReturn, Optional, Sequence, Tuple
+
+from . import syscalls
+from .channel import ChannelClosed, receive_report, receive_request, send_report, send_request, wait_readable
+from .execs import exit_code
+
+Hold = Callable[..., Tuple[bytes, Optional[int]]]
+_BEGUN_BYTES = 8
+
+
+def start_holders(
+    control: socket.socket, hold: Hold, seal: syscalls.SeccompFilter, not_its_own: Sequence[socket.socket]
+) -> socket.socket:
+    """Fork the process that serves `control`; what is returned becomes readable when it has ended."""
+    alive, theirs = socket.socketpair()
+    if os.fork() == 0:
+        try:
+            for other in (alive, *not_its_own):
+                other.close()
+            syscalls.drop_capabilities()
+            seal.install()
+            gc.enable()
+            _Crew(control, hold).serve()
+        finally:
+            os._exit(1)
+    theirs.close()
+    return alive
+
+
+class _Crew:
+    """As many threads as there are jobs at once, and one that waits for the next."""
+
+    def __init__(self, control: socket.socket, hold: Hold) -> None:
+        self._control = control
+        self._hold = hold
+        self._lock = threading.Lock()
+        self._waiting = 1
+
+    def serve(self) -> NoReturn:
+        """Until the daemon closes the control socket."""
+        while True:
+            word, ancillary, _, _ = self._control.recvmsg(1, socket.CMSG_SPACE(4))
+            if not word:
+                os._exit(0)
+            self._see_to_the_next()
+            try:
+                if ancillary:
+                    (fd,) = struct.unpack("i", ancillary[0][2][:4])
+                    with socket.socket(fileno=fd) as reports:
+                        _serve_one(reports, self._hold)
+            except (ChannelClosed, OSError):
+                # The fork is gone, or the daemon has given up on it: it sees the socket end without a report.
+                pass
+            except Exception:
+                # As above; and whoever reads the daemon's log is to know.
+                traceback.print_exc()
+            finally:
+                with self._lock:
+                    self._waiting += 1
+
+    def _see_to_the_next(self) -> None:
+        with self._lock:
+            self._waiting -= 1
+            if self._waiting:
+                return
+            self._waiting = 1
+        try:
+            threading.Thread(target=self.serve, daemon=True).start()
+        except RuntimeError:
+            # No room for a thread: the next job waits until one of those that are here is done.
+            with self._lock:
+                self._waiting -= 1
+
+
+def _serve_one(reports: socket.socket, hold: Hold) -> None:
+    """Hand the exec to its fork, wait until it begins, hold its job, report. What the fork itself reports goes on."""
+    request, fds = receive_request(reports)
+    with ExitStack() as stack:
+        begun, output, pidfd = [stack.enter_context(FileIO(fd, "wb")) for fd in fds[:3]]
+        channel = stack.enter_context(socket.socket(fileno=fds[3]))
+        frames, theirs = map(stack.enter_context, socket.socketpair())
+        read_end, write_end = os.pipe()
+        out, printed = stack.enter_context(FileIO(read_end, "rb")), stack.enter_context(FileIO(write_end, "wb"))
+        send_request(channel, request["frame"], (theirs.fileno(), printed.fileno()))
+        theirs.close()
+        printed.close()
+        began = _beginning(frames, channel)
+        if began is None:
+            report = receive_report(channel)[0]
+        else:
+            begun.write(began)
+            places = (
+                channel,
+                request["pid"],
+                frames,
+                os.dup(out.fileno()),
+                lambda: _ending(channel),
+                lambda: syscalls.kill_by_pidfd(pidfd.fileno()),
+                int.from_bytes(began, sys.byteorder) / 1e9,
+            )
+            report = {"exit_code": 0}
+            try:
+                text, ended = hold(request["job"], *places)
+            except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as exc:
+                # A job that is none, or a fault of ours: whichever, nothing that the candidate did.
+                text, ended = b"", None
+                report = {"error": f"its holder failed: {type(exc).__name__}: {exc}"}
+            if ended is not None:
+                report["ended"] = exit_code(ended)
+            if wait_readable(reports, timeout_s=0):
+                # The exec's time is over, as the daemon counts it.
+                return
+            view = memoryview(text)
+            while view:
+                view = view[output.write(view) :]
+        output.close()
+        send_report(reports, report)
+
+
+def _ending(channel: socket.socket) -> bytes:
+    """The line that tells a candidate's end. OSError where there is none."""
+    try:
+        status, peak_kib, ran_ms = receive_report(channel)[0]["usage"]
+    except (ChannelClosed, KeyError) as exc:
+        raise OSError("the fork ended without a report") from exc
+    return b"%d %d %d\n" % (status, peak_kib, ran_ms)
+
+
+def _beginning(frames: socket.socket, channel: socket.socket) -> Optional[bytes]:
+    """What the fork writes when the exec begins; None when it reports, or ends, without."""
+    poll = select.poll()
+    poll.register(frames, select.POLLIN)
+    poll.register(channel, select.POLLIN)
+    poll.poll()
+    if wait_readable(frames, timeout_s=0):
+        return frames.recv(_BEGUN_BYTES, socket.MSG_WAITALL) or None
+    return None
