@@ -30,9 +30,10 @@ _SOURCE = "def solve(a, b):\n    return a * b\n"
 _COPIES = """
 local LATER = redis.call('TIME')[1] * 1000 + 3600000
 local queue, turn, models, at = ARGV[1], tonumber(ARGV[2]), {}, 3
+local rounds = 'col:turn:' .. queue
 while ARGV[at] ~= '' do models[#models + 1] = ARGV[at]; at = at + 1 end
 for i = at + 1, #ARGV do
-  local from, to = models[turn % #models + 1], ARGV[i]
+  local from, to, round = models[turn % #models + 1], ARGV[i], math.floor(turn / #models) + 1
   turn = turn + 1
   for _, kind in ipairs({ 'batch', 'state', 'askers' }) do
     redis.call('COPY', 'col:' .. kind .. ':' .. from, 'col:' .. kind .. ':' .. to)
@@ -41,7 +42,10 @@ for i = at + 1, #ARGV do
   redis.call('HSET', 'col:state:' .. to, 'id', to)
   redis.call('COPY', 'rq:job:' .. from .. '-1', 'rq:job:' .. to .. '-1')
   redis.call('RPUSH', 'rq:queue:' .. queue, to .. '-1')
-  redis.call('SET', 'col:turn:' .. queue .. ':' .. run, to .. '-1')
+  redis.call('HSET', 'rq:job:' .. to .. '-1', 'round', round)
+  redis.call('SET', rounds .. ':' .. run, round)
+  local first = string.match(redis.call('HGET', rounds, round) or '', '^%S+') or to .. '-1'
+  redis.call('HSET', rounds, 'top', round, round, first .. ' ' .. to .. '-1')
   redis.call('ZADD', 'col:inflight:' .. run, redis.call('ZSCORE', 'col:inflight:' .. run, from), to)
   redis.call('ZADD', 'col:pending:' .. queue, LATER, to)
 end
@@ -87,7 +91,7 @@ class Waiting:
         while self.length < count:
             lot = min(LOT, count - self.length)
             fresh = [f"{next(self._numbers):032x}" for _ in range(lot)]
-            self._copy(args=[self.queue.queue, f"{self.length % runs}", *self.models, "", *fresh])
+            self._copy(args=[self.queue.queue, f"{self.length}", *self.models, "", *fresh])
             self.length += lot
 
     def pop(self) -> str:

@@ -77,8 +77,13 @@ def cursor(run: str, producer: str) -> str:
 
 
 def turn(queue: str, run: str) -> str:
-    """String: the job id of the bell that the run rang last at the back of the queue's list; what comes goes behind."""
+    """String: the round of the bell that the run rang last at the back of the queue's list; the next comes later."""
     return f"col:turn:{queue}:{run}"
+
+
+def rounds(queue: str) -> str:
+    """Hash: `now` and `top`, the first and last round of bells on the queue's list, and each round's first and last."""
+    return f"col:turn:{queue}"
 
 
 def suspects(run: str, outcome: str) -> str:

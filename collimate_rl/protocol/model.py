@@ -120,6 +120,8 @@ class Bell:
 
     job: str
     run: str
+    round: int = 0
+    """Which of the list's rounds it is of; 0 for one that was rung at the front, or by a stranger."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,8 +151,14 @@ class Store:
     """The queue's list, front first."""
     homed: Pairs[str, tuple[str, ...]] = ()
     """Node to the job ids on its own list, front first."""
-    tail: str = ""
-    """The job id of the bell that the batch's run rang last at the back."""
+    rounds: Pairs[int, tuple[str, str]] = ()
+    """Rounds of bells on the list to the job ids of those that were rung first and last in each."""
+    round_now: int = 0
+    """The round of the list's first bell, as it was seen last."""
+    round_top: int = 0
+    """The last round that there is."""
+    round_last: int = 0
+    """The round of the bell that the batch's run rang last at the back."""
     owned: Pairs[tuple[str, str], str] = ()
     """(node, worker) to k."""
     alive: frozenset[str] = frozenset()

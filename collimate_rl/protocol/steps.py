@@ -12,9 +12,9 @@ from collimate_rl.protocol.story import MAX_STORY
 from collimate_rl.protocol.timing import Timing
 
 STATUS_OF = {"expired": "expired", "cancelled": "cancelled", "quarantined": "quarantined"}
-LOOK_AHEAD, LOOK_BACK = 512, 1024
-"""So many bells are searched for a bell's turn, and where they don't decide, it goes to the back; so many from the end
-are searched for the run's last one before the whole list is."""
+LOOK_AHEAD = 512
+"""So many bells are searched for a bell's turn where its round's last bell is gone; where they don't decide, it goes to
+the back."""
 EXPIRED = "the deadline passed before a verdict"
 
 
@@ -49,12 +49,11 @@ def check_at(store: Store, at: int) -> Store:
     return replace(store, pending=put(store.pending, store.known.k, at))
 
 
-def turn(bells: tuple[Bell, ...], run: str, tail: str) -> int:
-    """Where a bell of `run` goes: behind the run's last at the back (`tail`), leaving each other run one before it."""
+def turn(bells: tuple[Bell, ...], run: str) -> int:
+    """Where a bell of `run` goes by the list alone: behind its own last, leaving each other run one before it."""
     jobs = [bell.job for bell in bells]
-    first = _after(jobs, tail)
     seen: set[str] = set()
-    for bell in bells[first : first + LOOK_AHEAD]:
+    for bell in bells[:LOOK_AHEAD]:
         if bell.run == run:
             seen.clear()
         elif bell.run in seen:
@@ -64,12 +63,35 @@ def turn(bells: tuple[Bell, ...], run: str, tail: str) -> int:
     return len(bells)
 
 
-def _after(jobs: list[str], tail: str) -> int:
-    """The place behind the run's last bell: one of the last LOOK_BACK, or the first of that name; 0 when it is gone."""
-    near = jobs[-LOOK_BACK:]
-    if tail in near:
-        return len(jobs) - near[::-1].index(tail)
-    return jobs.index(tail) + 1 if tail in jobs else 0
+def in_turn(store: Store, job: str) -> Store:
+    """With a bell of the batch's run, `job`, behind all of its round: the one after the run's last, and not one that
+    the list has begun with already."""
+    run = store.known.run
+    at, top = store.round_top + 1, store.round_top
+    least = at
+    if store.bells:
+        head = store.bells[0]
+        at = max(store.round_now, head.round)
+        top = max(top, at)
+        least = at if (look(store.rounds, at) or ("", ""))[0] == head.job else at + 1
+    number = min(max(least, store.round_last + 1), top + 1)
+    first, last = look(store.rounds, number) or (job, "")
+    jobs = [bell.job for bell in store.bells]
+    if number >= top and (store.round_top > 0 or not store.bells):
+        place = len(jobs)
+    elif last in jobs:
+        place = jobs.index(last) + 1
+    else:
+        place = turn(store.bells, run)
+    bells = (*store.bells[:place], Bell(job=job, run=run), *store.bells[place:])
+    return replace(
+        store,
+        bells=tuple(replace(bell, round=number) if bell.job == job else bell for bell in bells),
+        rounds=put(tuple(pair for pair in store.rounds if pair[0] >= at), number, (first, job)),
+        round_now=at,
+        round_top=max(top, number),
+        round_last=number,
+    )
 
 
 def known_as(bells: tuple[Bell, ...], k: str, run: str) -> tuple[Bell, ...]:
@@ -82,11 +104,8 @@ def ring(store: Store, timing: Timing, *, back: bool) -> Store:
     batch = store.known
     rings = batch.rings + 1
     job = f"{batch.k}-{rings}"
-    at = turn(store.bells, batch.run, store.tail) if back else 0
-    bells = (*store.bells[:at], Bell(job=job, run=batch.run), *store.bells[at:])
-    store = change(
-        replace(store, bells=bells, tail=job if back else store.tail), rings=rings, unlisted=0, unlisted_at=0, ring_at=0
-    )
+    store = in_turn(store, job) if back else replace(store, bells=(Bell(job=job, run=batch.run), *store.bells))
+    store = change(store, rings=rings, unlisted=0, unlisted_at=0, ring_at=0)
     return check_at(store, store.now + timing.recheck_ms)
 
 

@@ -29,14 +29,18 @@ class Served:
                 return number
         return count
 
+    def run(self, job: bytes) -> str:
+        """Whose batch a bell is for."""
+        run: bytes = self.client.hget(keys.BatchKeys(job.decode()[:32]).state, "run")
+        return run.decode()
+
     def serve(self) -> str:
         """One bell from the front; returns whose batch it was."""
         k = self.client.lpop(keys.rq_queue("grade")).decode()[:32]
         grant = take(self.queue, k, owner=f"o{len(self.order)}")
         self.queue.verdict(grant.hold, passed(0))
         self.queue.publish(grant.hold)
-        run: bytes = self.client.hget(keys.BatchKeys(k).state, "run")
-        self.order.append(run.decode())
+        self.order.append(self.run(k.encode()))
         return self.order[-1]
 
     def serve_until(self, run: str, count: int) -> int:
@@ -86,6 +90,67 @@ def test_a_run_alone_keeps_its_order(each_queue: BatchQueue) -> None:
     ks = [put(each_queue, make_batch(run="alone", k=1)) for _ in range(20)]
     jobs: Any = served.client.lrange(keys.rq_queue("grade"), 0, -1)
     assert [job.decode()[:32] for job in jobs] == ks
+
+
+def calls(client: Any) -> int:
+    """How many commands the server has carried out, those of scripts among them; not the question itself."""
+    told: Any = client.info("commandstats")
+    return sum(entry["calls"] for name, entry in told.items() if name != "cmdstat_info")
+
+
+def test_a_submit_costs_the_same_however_many_runs_wait_and_however_long(each_queue: BatchQueue) -> None:
+    """Also for a run that comes anew, and for one whose bells are all taken."""
+    client: Any = each_queue.client
+    served = Served(each_queue)
+
+    def cost(run: str) -> int:
+        before = calls(client)
+        served.submit(run, 1)
+        return calls(client) - before
+
+    few = [cost(run) for run in ("first", "second", "first", "third")]
+    while (served.serve()) != "third":
+        pass
+    few.append(cost("third"))
+    for number in range(600):
+        served.submit(f"run-{number}", 2)
+    many = [cost(run) for run in ("run-0", "run-599", "new")]
+    assert max(many) <= max(few)
+    while served.serve() != "new":
+        pass
+    # Rounds that are over are forgotten with it, in one command more.
+    assert cost("new") <= max(few) + 1
+    assert served.order.index("new") < 700
+    assert client.hlen(keys.rounds("grade")) <= 5
+
+
+def test_runs_beyond_any_search_take_turns_too(each_queue: BatchQueue) -> None:
+    served = Served(each_queue)
+    for _ in range(2):
+        for number in range(520):
+            served.submit(f"run-{number}", 1)
+    served.submit("late", 2)
+    jobs: Any = served.client.lrange(keys.rq_queue("grade"), 0, -1)
+    late = [at for at, job in enumerate(jobs) if served.run(job) == "late"]
+    assert late == [520, 1041]
+
+
+def test_a_round_whose_last_bell_is_gone_is_searched_for(each_queue: BatchQueue) -> None:
+    served = Served(each_queue)
+    served.submit("heavy", 4)
+    served.submit("gone", 2)
+    jobs: Any = served.client.lrange(keys.rq_queue("grade"), 0, -1)
+    for job in jobs:
+        if served.run(job) == "gone":
+            served.client.lrem(keys.rq_queue("grade"), 0, job)
+    served.submit("light", 3)
+    jobs = served.client.lrange(keys.rq_queue("grade"), 0, -1)
+    assert [served.run(job) for job in jobs] == ["heavy", "light", "heavy", "light", "heavy", "light", "heavy"]
+    # The same where nothing is known of rounds any more.
+    served.client.delete(keys.rounds("grade"))
+    served.submit("other", 1)
+    jobs = served.client.lrange(keys.rq_queue("grade"), 0, -1)
+    assert [served.run(job) for job in jobs].index("other") <= 3
 
 
 def test_what_comes_back_to_the_back_takes_its_turn_too(each_queue: BatchQueue) -> None:

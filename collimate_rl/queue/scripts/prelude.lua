@@ -122,12 +122,15 @@ local function load(k, ...)
   S.pending = 'col:pending:' .. S.queue
   S.inflight = 'col:inflight:' .. S.run
   S.list = 'rq:queue:' .. S.queue
-  S.tail = 'col:turn:' .. S.queue .. ':' .. S.run
+  S.rounds = 'col:turn:' .. S.queue
+  S.tail = S.rounds .. ':' .. S.run
   S.answers = 'col:answers:' .. S.queue
   S.until_ = S.deadline_at + T.keep_ms
   if #few > 0 then return S end
   S.askers = redis.call('SMEMBERS', p.askers)
-  local more = { S.pending, 'zset', S.inflight, 'zset', S.list, 'list', S.tail, 'string', S.answers, 'stream' }
+  local more = {
+    S.pending, 'zset', S.inflight, 'zset', S.list, 'list', S.tail, 'string', S.rounds, 'hash', S.answers, 'stream',
+  }
   for _, who in ipairs(S.askers) do
     more[#more + 1] = 'col:results:' .. S.run .. ':' .. who
     more[#more + 1] = 'stream'
@@ -161,18 +164,35 @@ local function keep(S, key)
   redis.call('PEXPIREAT', key, int(S.until_))
 end
 
--- turn(S): the job id on the list before which a bell of this run goes; nil for the back. It goes behind the bell that
--- the run rang last at the back (S.tail) and leaves each other run one bell before it, so that runs take turns however
--- much each has waiting. Where the next LOOK_AHEAD bells don't decide, it goes to the back. The run's last bell is near the
--- end as a rule: it is looked for among the last LOOK_BACK first, since searching a long list from its front takes long.
-local LOOK_AHEAD, LOOK_BACK = 512, 1024
+-- Runs take turns. Each bell rung at the back is of a round, kept with its job (`round`); the list goes by rounds, and a
+-- run has one bell in a round at most. S.rounds holds `now`, the round of the first bell as it was seen last, `top`, the
+-- last round that there is, and for each of these the job ids of the bells that were its first and its last to be rung.
+-- S.tail is the round of the run's own last bell. So a bell's place is found without a look at the others.
+
+local function whole(x)
+  return type(x) == 'string' and #x <= 15 and tonumber(x) or 0
+end
+
+-- shut(S, was, at): no round before `at` is left on the list.
+local function shut(S, was, at)
+  local gone = {}
+  if at - was <= redis.call('HLEN', S.rounds) then
+    for r = was, at - 1 do gone[#gone + 1] = int(r) end
+  else
+    for _, r in ipairs(redis.call('HKEYS', S.rounds)) do
+      if tonumber(r) and tonumber(r) < at then gone[#gone + 1] = r end
+    end
+  end
+  for i = 1, #gone, 1000 do redis.call('HDEL', S.rounds, unpack(gone, i, math.min(i + 999, #gone))) end
+end
+
+-- turn(S): where the last bell of a round is gone, or rounds are unknown, the job id before which a bell of this run goes:
+-- the first bell of whichever run has one after the run's own last already. nil for the back, also where LOOK_AHEAD bells
+-- don't decide.
+local LOOK_AHEAD = 512
 local function turn(S)
-  local last = redis.call('GET', S.tail)
-  local at = last
-    and (redis.call('LPOS', S.list, last, 'RANK', -1, 'MAXLEN', LOOK_BACK) or redis.call('LPOS', S.list, last))
-  local first, seen = at and at + 1 or 0, {}
-  local stop = first + LOOK_AHEAD
-  while first < stop do
+  local seen = {}
+  for first = 0, LOOK_AHEAD - 1, 32 do
     local jids = redis.call('LRANGE', S.list, first, first + 31)
     for _, jid in ipairs(jids) do
       local run = redis.pcall('HGET', 'col:state:' .. string.sub(jid, 1, 32), 'run')
@@ -184,9 +204,41 @@ local function turn(S)
       end
     end
     if #jids < 32 then return nil end
-    first = first + 32
   end
   return nil
+end
+
+-- in_turn(S, jid): puts a bell on the list. It goes behind all others of its round: the one after the run's last, and not
+-- one that the list has begun with already, so that nobody who comes late goes before all who wait.
+local function in_turn(S, jid)
+  local head, held = redis.call('LINDEX', S.list, 0), redis.call('HMGET', S.rounds, 'now', 'top')
+  local was, top = whole(held[1]), whole(held[2])
+  local at, known = top + 1, top > 0 or not head
+  local least = at
+  if head then
+    at = math.max(was, whole(redis.pcall('HGET', 'rq:job:' .. head, 'round')))
+    top = math.max(top, at)
+    local first = redis.call('HGET', S.rounds, int(at))
+    first = first and string.match(first, '^%S+')
+    least = first == head and at or at + 1
+  end
+  if at > was then shut(S, was, at) end
+  local r = math.min(math.max(least, whole(redis.call('GET', S.tail)) + 1), top + 1)
+  local first, last = string.match(redis.call('HGET', S.rounds, int(r)) or '', '^(%S+) (%S+)$')
+  if known and r >= top then
+    redis.call('RPUSH', S.list, jid)
+  elseif not last or redis.call('LINSERT', S.list, 'AFTER', last, jid) < 1 then
+    local before = turn(S)
+    if before then
+      redis.call('LINSERT', S.list, 'BEFORE', before, jid)
+    else
+      redis.call('RPUSH', S.list, jid)
+    end
+  end
+  redis.call('HSET', S.rounds, 'now', int(at), 'top', int(math.max(top, r)), int(r), (first or jid) .. ' ' .. jid)
+  redis.call('PEXPIRE', S.rounds, int(T.bell_ms))
+  redis.call('HSET', 'rq:job:' .. jid, 'round', int(r))
+  redis.call('SET', S.tail, int(r), 'PX', int(T.bell_ms))
 end
 
 -- bell(S): one more bell, an rq job of its own id k-n, on no list yet. Its fields were made once, at submit, by rq's own
@@ -212,13 +264,7 @@ local function ring(S, back)
   local jid = bell(S)
   redis.call('SADD', 'rq:queues', S.list)
   if back then
-    local before = turn(S)
-    if before then
-      redis.call('LINSERT', S.list, 'BEFORE', before, jid)
-    else
-      redis.call('RPUSH', S.list, jid)
-    end
-    redis.call('SET', S.tail, jid, 'PX', int(T.bell_ms))
+    in_turn(S, jid)
   else
     redis.call('LPUSH', S.list, jid)
   end

@@ -37,12 +37,12 @@ local t = now()
 S = {
   k = A.k, p = keys_of(A.k), t = t, run = A.run, id = A.id, queue = A.queue, n = A.n, rings = 0, bell = A.bell,
   pending = 'col:pending:' .. A.queue, inflight = 'col:inflight:' .. A.run, list = 'rq:queue:' .. A.queue,
-  tail = 'col:turn:' .. A.queue .. ':' .. A.run,
+  rounds = 'col:turn:' .. A.queue, tail = 'col:turn:' .. A.queue .. ':' .. A.run,
   until_ = t + A.deadline_ms + T.keep_ms,
 }
 local counted, users = 'col:run:' .. A.queue .. ':' .. A.run, 'col:runs:' .. A.queue
 broken = mistyped({
-  S.pending, 'zset', S.inflight, 'zset', S.list, 'list', S.tail, 'string',
+  S.pending, 'zset', S.inflight, 'zset', S.list, 'list', S.tail, 'string', S.rounds, 'hash',
   'col:results:' .. A.run .. ':' .. A.producer, 'stream', counted, 'hash', users, 'zset',
 })
 if broken then return broken end
