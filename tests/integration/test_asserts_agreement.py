@@ -37,16 +37,19 @@ def specs() -> Iterator[tuple[str, AssertReward, list[str]]]:
 def test_mutants_are_judged_as_a_direct_run_judges_them(daemon_socket: str) -> None:
     execute = OneShotExecutor(CollimateClient(unix_socket=daemon_socket), "py")
 
-    def compare(row: tuple[str, AssertReward, list[str]]) -> list[tuple[str, bool, GradeResult, str]]:
+    def compare(
+        row: tuple[str, AssertReward, list[str]], direct: list[bool]
+    ) -> list[tuple[str, bool, GradeResult, str]]:
         name, spec, programs = row
-        direct = direct_passes(spec, [spec.program(program) for program in programs], limit_s=3.0)
         grades = grade_group(execute, spec, programs, seeds=[None] * len(programs), timeout_seconds=4, concurrency=2)
         told = [grade for grade in grades if isinstance(grade, GradeResult)]
         assert len(told) == len(programs), (name, grades)
         return [(name, *found) for found in zip(direct, told, programs, strict=True)]
 
+    made = list(specs())
+    direct = direct_passes([(spec, programs) for _, spec, programs in made], limit_s=3.0)
     with ThreadPoolExecutor(3) as pool:
-        compared = [found for row in pool.map(compare, specs()) for found in row]
+        compared = [found for row in pool.map(compare, made, direct) for found in row]
     disagreeing = [
         (name, passes, grade.outcome, grade.detail, program)
         for name, passes, grade, program in compared

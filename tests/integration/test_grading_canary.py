@@ -23,7 +23,7 @@ CANARY = secrets.token_hex(16)
 CANDIDATES = [
     "def solve(*args): return args\nprint(open(0).read())\n",
     "def solve(*args): raise ValueError\n",
-    "def solve(*args):\n    while True: pass\n",
+    "import time\ndef solve(*args):\n    while True: time.sleep(1)\n",
     "import os, signal\ndef solve(*args): os.kill(os.getppid(), signal.SIGKILL)\n",
     "def solve(*args): return object()\n",
     "not python\n",
