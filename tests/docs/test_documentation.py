@@ -53,6 +53,16 @@ def test_python_snippets_compile_and_say_what_they_need(fence: Fence) -> None:
     assert fence.run in known, "a test runs each: put <!-- run: … --> above it"
 
 
+def test_tutorials_use_the_front_doors_alone() -> None:
+    """What a newcomer types comes from the packages themselves and from commands, not from modules within."""
+    tutorials = [fence for fence in fences() if fence.path.parent.name == "tutorial"]
+    imports = [line for fence in tutorials for line in re.findall(r"^ *(?:from|import) .*", fence.code, re.MULTILINE)]
+    ours = [line for line in imports if re.match(r" *(?:from|import) (?:collimate_rl|producer|worker)\b", line)]
+    assert len(ours) > 10
+    within = [line for line in ours if not re.fullmatch(r"from (?:collimate_rl|producer) import [\w, ]+", line)]
+    assert not within, within
+
+
 @pytest.mark.parametrize("fence", [f for f in fences() if f.language == "sh"], ids=str)
 def test_shell_snippets_are_shell(fence: Fence) -> None:
     bash = shutil.which("bash")
