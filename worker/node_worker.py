@@ -25,7 +25,8 @@ from collimate_rl.protocol import GradeBatch
 from collimate_rl.queue.batches import BatchQueue
 from collimate_rl.queue.clients import connect_commands, connect_rq
 from collimate_rl.queue.replies import Hold
-from collimate_rl.queue.rq_edge import BellWorker, Gate
+from collimate_rl.queue.rq_edge import Gate
+from collimate_rl.queue.rq_worker import BellWorker
 from worker import logs, metrics
 from worker.backend import LOOK_TIMEOUT_S, Backend, BackendState, client_for, endpoint_of
 from worker.batch_job import run_batch
@@ -202,8 +203,8 @@ class NodeWorker(BellWorker):
         return self.cancel_event.is_set()
 
     def tick(self) -> None:
-        """A SimpleWorker's main thread is in the job, so what rq keeps of it comes from the keeper's thread: that it was
-        started, with the first look at a batch that isn't over by then, and heartbeats.
+        """A SimpleWorker's main thread is in the job, so what rq keeps of it comes from the keeper's thread: that it
+        was started, at the first look at a batch that isn't over by then, and heartbeats.
         """
         if self._rq_told and time.monotonic() - self._rq_beat_at < RQ_HEARTBEAT_S:
             return

@@ -22,9 +22,9 @@ from pathlib import Path
 POINTS: Mapping[str, str] = {
     # a worker, up to its claim
     "bell_popped": "a bell is on rq's intermediate list, and no execution says who is at it",
-    "execution_entered": "rq's execution is entered, and the job not started",
     "job_started": "the job is started, and its batch not claimed",
     "claimed": "the batch is claimed, and nothing of it begun",
+    "execution_entered": "rq is told who is at the bell, whose batch runs",
     # a candidate's session
     "session_created": "a session is made, and no ledger names it",
     "noted": "a session is noted, and nothing has run in it",

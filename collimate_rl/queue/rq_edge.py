@@ -1,4 +1,5 @@
-"""Everything that the product needs to know of rq, and every workaround for it, in one place (rq >= 3.0, < 4).
+"""Everything that the product needs to know of rq's jobs and lists, and every workaround for them, in one place
+(rq >= 3.0, < 4); of its worker, in `rq_worker`.
 
 An rq job is only a bell: it says that there may be work on batch `k`, and may be lost, doubled or late. Nothing of
 ours reads rq's job status, registries or retries. People still see what they know: queues, workers, jobs.
@@ -6,7 +7,6 @@ ours reads rq's job status, registries or retries. People still see what they kn
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from enum import Enum
@@ -14,15 +14,13 @@ from typing import Any, ClassVar
 
 from redis import Redis
 from redis.client import Pipeline
-from redis.exceptions import ConnectionError, RedisError, TimeoutError
+from redis.exceptions import RedisError
 from rq.exceptions import DequeueTimeout, StopRequested
 from rq.executions import Execution
 from rq.job import Job, JobStatus
 from rq.job_lifecycle import record_job_failure
 from rq.queue import Queue
-from rq.timeouts import BaseDeathPenalty
-from rq.utils import now
-from rq.worker import SimpleWorker, WorkerStatus
+from rq.utils import now, utcformat
 
 from collimate_rl.errors import BadMessage
 from collimate_rl.protocol import keys
@@ -35,15 +33,7 @@ JOB_FUNCTION = "collimate.grade/1"
 RESULT_TTL_S = 60
 FAILURE_TTL_S = 3600
 BELL_TTL_S = 86_400
-HEARTBEAT_TTL_S = 120
-"""rq's own idea of a lost job must come after our lease has spoken."""
-WORKER_TTL_S = 20
-"""rq blocks on the queue for this minus 15 s."""
 PAUSE_S = 1.0
-SPEAK_EVERY_S = 5.0
-"""rq beats a worker's heart five times per job, for a registration that lives for more than a minute."""
-SUSPENDED_EVERY_S = 1.0
-"""How often a busy worker looks whether `rq suspend` holds the workers back."""
 SERIALIZER = f"{MsgpackSerializer.__module__}.{MsgpackSerializer.__qualname__}"
 
 
@@ -99,6 +89,26 @@ class BellJob(Job):
     )
     ring: Callable[[str], str] | None = None
     """Set by the worker that is about to run it."""
+    listed_on: str | None = None
+    """The queue that its worker pops bells from."""
+
+    @classmethod
+    def fetch(cls, id: str, connection: Redis | None = None, serializer: Any = None) -> Any:
+        """A bell that was popped. Its id says all: its hash, which people read, is not read here, and may be gone."""
+        if cls.listed_on is None or keys.k_of_job(id) is None:
+            return super().fetch(id, connection=connection, serializer=serializer)
+        job = cls(id, connection=connection, serializer=serializer)
+        job.origin = cls.listed_on
+        job.timeout, job.result_ttl, job.failure_ttl = -1, RESULT_TTL_S, FAILURE_TTL_S
+        job.func_name = JOB_FUNCTION
+        return job
+
+    def save(self, pipeline: Pipeline | None = None, include_meta: bool = True, include_result: bool = True) -> None:
+        """What has changed since it was rung; the rest of the hash was not read."""
+        moments = {"started_at": self.started_at, "ended_at": self.ended_at, "last_heartbeat": self.last_heartbeat}
+        told: dict[Any, Any] = {name: utcformat(at) for name, at in moments.items() if at is not None}
+        to: Redis | Pipeline = self.connection if pipeline is None else pipeline
+        to.hset(self.key, mapping={**told, "worker_name": self.worker_name or ""})
 
     def restore(self, raw_data: dict[bytes, bytes]) -> Any:
         return super().restore({name: value for name, value in raw_data.items() if name in self.FIELDS})
@@ -165,139 +175,6 @@ class BellQueue(Queue):
     @classmethod
     def lpop(cls, queue_keys: Any, timeout: int | None, connection: Redis | None = None) -> Any:
         raise RuntimeError("a worker serves one queue: with several, rq pops without the intermediate list")
-
-
-class NoPenalty(BaseDeathPenalty):
-    """rq's time limit by SIGALRM is not ours: limits belong to the sandboxes, the deadline to the batch."""
-
-    def setup_death_penalty(self) -> None:
-        pass
-
-    def cancel_death_penalty(self) -> None:
-        pass
-
-
-class BellWorker(SimpleWorker):
-    """What any worker of our queues needs of rq, and no more. Subclasses give `ring`, and perhaps `gate`.
-
-    It does not fork per job: the sandbox is the isolation, and connections stay warm.
-    """
-
-    death_penalty_class = NoPenalty
-    job_class = BellJob
-    queue_class = BellQueue
-    max_connection_wait_time = 2.0
-    """rq sleeps for so long between tries while the server is away, deaf to a stop."""
-
-    def __init__(self, queue: str, name: str, connection: Redis, *, node: str | None = None, **options: Any) -> None:
-        ask = self.gate
-
-        class GatedQueue(BellQueue):
-            gate = staticmethod(ask)
-            homed = None if node is None else keys.homed(queue, node)
-
-        self.queue_class = GatedQueue
-        self._spoke_at = self._looked_at = float("-inf")
-        self.stop_signals = 0
-        """How many stop signals have come. Written in a signal handler, so a plain number."""
-        self.cancel_event = threading.Event()
-        """Set when somebody asks, through rq, that the running job be stopped."""
-        options.setdefault("worker_ttl", WORKER_TTL_S)
-        options.setdefault("serializer", SERIALIZER)
-        super().__init__([queue], name, connection=connection, **options)
-
-    def ring(self, k: str) -> str:
-        """The batch job: returns OK, DONE, BUSY, FENCED or GONE, and raises nothing."""
-        raise NotImplementedError
-
-    def gate(self) -> Gate:
-        """What to do at the safe point; called before every pop, in the main thread."""
-        return Gate.STOP if self.stop_signals else Gate.GO
-
-    def execute_job(self, job: Job, queue: Queue) -> None:
-        self.cancel_event.clear()
-        if isinstance(job, BellJob):
-            job.ring = self.ring
-        super().execute_job(job, queue)
-
-    # A signal handler runs between any two bytecodes of the main thread: it must not raise (the job would die half
-    # way), and must not take a lock (the main thread may hold it). rq's own do both.
-
-    def request_stop(self, signum: Any, frame: Any) -> None:
-        self._shutdown()
-
-    def request_force_stop(self, signum: int, frame: Any) -> None:
-        self._shutdown()
-
-    def _shutdown(self) -> None:
-        self.stop_signals += 1
-        self._stop_requested = True
-
-    # Between a bell and its batch stands what rq keeps for people. Each step of it is a round trip, or several: what
-    # says nothing new is not sent, and what comes before the job goes in one.
-
-    def heartbeat(self, timeout: int | None = None, pipeline: Pipeline | None = None) -> None:
-        """As rq's, but not where it has just been said; and a stop ends an idle worker without a server, too: rq tries
-        for ever, and asks no gate then.
-        """
-        if pipeline is None:
-            t = time.monotonic()
-            if t - self._spoke_at < SPEAK_EVERY_S:
-                return
-            self._spoke_at = t
-        try:
-            super().heartbeat(timeout, pipeline)
-        except (ConnectionError, TimeoutError):
-            if self.stop_signals and not self.executions:
-                raise StopRequested from None
-            raise
-
-    def teardown(self) -> None:
-        try:
-            super().teardown()  # type: ignore[no-untyped-call]
-        except (ConnectionError, TimeoutError):
-            if not self.stop_signals:
-                raise
-            # Its registration expires; where there is a supervisor, that one clears it.
-
-    def kill_horse(self, sig: Any = None) -> None:
-        self.cancel_event.set()
-
-    def get_heartbeat_ttl(self, job: Job, working_time: float = 0.0) -> int:
-        return HEARTBEAT_TTL_S
-
-    def set_state(self, state: str, pipeline: Pipeline | None = None) -> None:
-        if pipeline is not None or state != self._state:
-            super().set_state(state, pipeline)
-
-    def check_for_suspension(self, burst: bool) -> None:
-        t = time.monotonic()
-        if burst or t - self._looked_at >= SUSPENDED_EVERY_S:
-            super().check_for_suspension(burst)
-            self._looked_at = time.monotonic()
-
-    def prepare_execution(self, job: Job) -> Execution:
-        """As rq's, together with what rq does in `prepare_job_execution`; but the hash gets an expiry where rq takes it
-        away: a bell that is never finished must go.
-        """
-        with self.connection.pipeline() as pipe:
-            execution = Execution.create(job, HEARTBEAT_TTL_S, pipeline=pipe, worker_name=self.name)
-            self.executions[execution.id] = execution
-            self.set_state(WorkerStatus.BUSY, pipeline=pipe)
-            self.heartbeat(HEARTBEAT_TTL_S, pipeline=pipe)
-            job.prepare_for_execution(self.name, pipeline=pipe)
-            pipe.expire(job.key, BELL_TTL_S)
-            pipe.lrem(keys.rq_intermediate(job.origin), 1, job.id)
-            pipe.execute()
-        faults.reach("execution_entered")
-        self.procline(f"Grading {job.id} from {job.origin}")  # type: ignore[no-untyped-call]
-        return execution
-
-    def prepare_job_execution(self, job: Job, remove_from_intermediate_queue: bool = False) -> None:
-        pass
-
-    def handle_execution_ended(self, job: Job, queue: Queue, heartbeat_ttl: int) -> None:
-        job.ended_at = job.last_heartbeat = now()  # goes out with the rest of what rq writes at a job's end
 
 
 def clear_worker(connection: Redis, queue: str, name: str) -> list[str]:

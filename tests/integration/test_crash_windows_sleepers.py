@@ -10,7 +10,6 @@ from tests.fixtures.worker_nodes import HASTY, Node, until
 
 POINTS = (
     "bell_popped",
-    "execution_entered",
     "job_started",
     "claimed",
     "session_created",
@@ -21,8 +20,8 @@ POINTS = (
     "published",
 )
 """A process each: whoever comes to one where somebody sleeps already goes on to the next."""
-OWNED = POINTS[3:9]
-ENDED = POINTS[8:]
+OWNED = POINTS[2:8]
+ENDED = POINTS[7:]
 """With every verdict written nobody has to own the batch again: the janitor that finds it answers it."""
 JUDGED_BY = {"verdict_written": (1, 2), "all_judged": (1, 1), "published": (1, 1)}
 """Which owner judged which candidate, where it wasn't the next one for both. What is unowned has but one."""

@@ -49,7 +49,6 @@ class Window:
 WINDOWS = [
     # Nobody owned the batch yet: the bell is lost, and no loss is counted.
     Window(plan="bell_popped=kill", losses="", attempts=1, judged_by=(1, 1)),
-    Window(plan="execution_entered=kill", losses="", attempts=1, judged_by=(1, 1)),
     Window(plan="job_started=kill", losses="", attempts=1, judged_by=(1, 1)),
     Window(plan="claimed=kill"),
     Window(plan="claimed=kill", recovery="rerun", recovered=("rerun", "rerun")),
@@ -107,6 +106,20 @@ def test_a_worker_killed_there_costs_no_answer(
     assert started.stop() == 0
     assert started.events("batch_error") == started.events("loop_failed") == []
     assert audit.rewards(k) == [1.0, 0.0]
+    check_nothing_stayed(audit)
+
+
+def test_a_worker_killed_when_rq_hears_of_its_job(
+    faulty: StartFaulty, faults: Faults, audit: Audit, daemon: CollimateClient
+) -> None:
+    """While the batch runs: what rq keeps of that job goes with its worker."""
+    started = faulty("execution_entered=kill")
+    k = audit.submit([slow(2), RIGHT], recovery="rerun")
+    faults.killed("execution_entered")
+    result = audit.result(k)
+    assert [(v.reward, v.attempt, v.recovered) for v in result.results] == [(1.0, 2, "rerun")] * 2
+    assert (audit.state(k, "losses"), result.attempts) == ("1", 2)
+    assert started.stop() == 0
     check_nothing_stayed(audit)
 
 
