@@ -100,6 +100,13 @@ class Waiting:
         self.length -= 1
         return str(bell.decode()[:32])
 
+    def taken(self, count: int) -> Iterator[str]:
+        """So many runs, each of which has submitted one batch, whose bell is not on the list any more."""
+        for run in [f"taken-{next(self._numbers)}" for _ in range(count)]:
+            self._client.lrem(keys.rq_queue(self.queue.queue), 1, f"{self.submit(run)}-1")
+            self.length -= 1
+            yield run
+
     def grade(self, k: str, width: int = 1) -> None:
         """Claim, a verdict each, publish."""
         reply = self.queue.claim(k, f"o{next(self._numbers)}", "w", "n")
@@ -144,11 +151,13 @@ def waiting() -> Iterator[Waiting]:
 
 
 def costs(site: Waiting) -> dict[str, float]:
-    """A submit of a run that has some waiting, one of a run that has none; a batch's way; a janitor's round."""
+    """A submit of a run that has some waiting, that has none, that had some; a batch's way; a janitor's round."""
     lone = itertools.count()
+    taken = iter(list(site.taken(CALLS)))
     return {
         "submit, its run waits": site.cost(lambda: site.submit("run-0"), CALLS),
         "submit, a run without": site.cost(lambda: site.submit(f"lone-{next(lone)}"), CALLS),
+        "submit, a run whose bells are taken": site.cost(lambda: site.submit(next(taken)), CALLS),
         "claim, verdict, publish": site.cost(lambda: site.grade(site.pop()), CALLS),
         f"janitor's round, {LOT} due": site.cost(site.look, 4),
     }
