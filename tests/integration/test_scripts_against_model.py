@@ -2,7 +2,9 @@
 
 A state is written into the server, the script is run, the state is read back; state and reply must be the function's.
 A few further calls follow on the same server, some of them the same call again, as a client sends it whose reply was
-lost. The seed of a case is in the failure's message; REPEAT=<n> in the environment makes the run n times as long.
+lost. One server gets all states, of which every reply of a script must come up; where Redis and Valkey are both there,
+Valkey, which runs the same Lua, gets the first third of them. The seed of a case is in the failure's message.
+REPEAT=<n> in the environment, as `make chaos` has it, makes the run n times as long.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from collimate_rl.protocol import transitions as t
 from collimate_rl.protocol.model import Reply, Store
 from collimate_rl.queue import lua
 from collimate_rl.queue.clients import connect_commands
+from collimate_rl.queue.server import find_servers
 from tests.fixtures.model_store import NEAR_MS, Dump, bound, check_lifetimes, read, set_time, write
 from tests.fixtures.model_worlds import Call, Worlds
 
@@ -54,9 +57,10 @@ REPLIES = {
 
 
 class Bench:
-    """One server with the scripts on it."""
+    """One server with the scripts on it; `share` of the states are tried there."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, share: float) -> None:
+        self.share = share
         self.client: Any = connect_commands(url)
         self.scripts = {name: bound(self.client, name, TIMING) for name in lua.SCRIPTS}
         seconds, _ = self.client.time()
@@ -82,8 +86,9 @@ def _pairs(flat: list[bytes]) -> tuple[tuple[int, bytes], ...]:
 
 
 @pytest.fixture
-def bench(each_redis_url: str) -> Iterator[Bench]:
-    made = Bench(each_redis_url)
+def bench(request: pytest.FixtureRequest, each_redis_url: str) -> Iterator[Bench]:
+    is_first = request.node.callspec.params["each_redis_url"] == next(iter(find_servers()))
+    made = Bench(each_redis_url, 1 if is_first else 1 / 3)
     yield made
     made.client.close()
 
@@ -95,7 +100,7 @@ def test_every_script_has_its_function() -> None:
 @pytest.mark.parametrize("script", lua.SCRIPTS)
 def test_the_script_does_what_the_function_does(bench: Bench, script: str) -> None:
     seen: Counter[Any] = Counter()
-    for number in range(CASES * SHARE.get(script, 2) // 2):
+    for number in range(int(CASES * SHARE.get(script, 2) / 2 * bench.share)):
         seed = f"{script} {number}"
         worlds = Worlds(seed, bench.now, TIMING)
         store = worlds.store()
@@ -119,7 +124,8 @@ def test_the_script_does_what_the_function_does(bench: Bench, script: str) -> No
             if not worlds.chance(0.3):
                 store = _later(bench, worlds, store)
                 call = worlds.call(worlds.rng.choice(lua.SCRIPTS), store)
-    assert set(seen) == REPLIES[script], f"the cases never led to some reply: {seen}"
+    assert set(seen) <= REPLIES[script]
+    assert bench.share < 1 or set(seen) == REPLIES[script], f"the cases never led to some reply: {seen}"
 
 
 def _later(bench: Bench, worlds: Worlds, store: Store) -> Store:
