@@ -59,8 +59,13 @@ def wait_readable(channel: socket.socket, *, timeout_s: float) -> bool:
 
     By poll: select knows no descriptor above 1023, and a daemon with many sessions has higher ones.
     """
+    return is_readable(channel.fileno(), timeout_s=timeout_s)
+
+
+def is_readable(fd: int, *, timeout_s: float = 0) -> bool:
+    """Whether a descriptor, or a pidfd whose process has ended, is to be read within so many seconds."""
     poll = select.poll()
-    poll.register(channel, select.POLLIN)
+    poll.register(fd, select.POLLIN)
     return bool(poll.poll(timeout_s * 1000))
 
 

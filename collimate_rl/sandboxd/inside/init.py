@@ -11,13 +11,12 @@ import os
 import select
 import signal
 import socket
-import sys
 import time
 from typing import Any, NoReturn
 
 from . import syscalls
 from .channel import ChannelClosed, receive_request, send_report
-from .execs import Execs, exit_code
+from .execs import Execs, exit_code, now
 from .files import receive_files
 from .ports import PortHelper
 
@@ -51,14 +50,6 @@ class Layout:
             os.makedirs(root, exist_ok=True)
             syscalls.mount(copy.encode(), root.encode(), b"none", syscalls.MS_BIND | syscalls.MS_REC)
         syscalls.bring_loopback_up()
-
-
-def now() -> bytes:
-    """The monotonic clock in nanoseconds, as it is added to the eventfd that comes with an exec when the exec begins.
-
-    The clock is the host's own: no fork has a time namespace.
-    """
-    return time.monotonic_ns().to_bytes(8, sys.byteorder)
 
 
 def _wake_on_children() -> int:

@@ -17,11 +17,12 @@ import socket
 import struct
 import sys
 from base64 import b64decode
-from typing import Any, NoReturn
+from typing import Any, Callable, NoReturn
 
 from . import init, syscalls
+from .ahead import ForksAhead
 from .channel import receive_request, send_report, wait_readable
-from .execs import Execs, exit_code
+from .execs import Execs, exit_code, now
 from .files import receive_files
 from .forkhooks import DeferredHooks
 from .holders import start_holders
@@ -64,8 +65,8 @@ class Zygote:
         self._workdir = settings["workdir"]
         self._layout = init.Layout(settings["tmpfs_bytes"], settings["workdir"], settings["rebinds"])
         self._forks: dict[int, tuple[int, socket.socket | None, int]] = {}
-        """pidfd of a fork -> its pid, and for a one-shot one the channel on which its exit code is to be reported and
-        the pidfd of its placeholder (else None and -1)"""
+        """pidfd of a fork -> its pid, and for a one-shot one the channel on which its exit code is to be reported (None
+        as long as it waits for that) and the pidfd of its placeholder (else None and -1)"""
         self._poll = select.poll()
         for name in settings["preload"]:
             importlib.import_module(name)
@@ -88,6 +89,9 @@ class Zygote:
         self._own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY)
         self._execs = Execs(settings, hooks)
         self._placeholders = PlaceholderSource()
+        self._ahead = ForksAhead(
+            make=self._clone_behind_placeholder, lay_out=self._lay_out, become=self._run_request, max_fd=wanted
+        )
         # Every fork inherits this filter; what the zygote itself still needs is refused by a second one, per exec.
         syscalls.SeccompFilter(b64decode(settings["base_filter"])).install()
         sys.argv = ["-c"]
@@ -117,7 +121,10 @@ class Zygote:
             holders = self._holders.fileno()
             self._poll.register(holders, select.POLLIN)
         while True:
-            for fd, _ in self._poll.poll():
+            events = self._poll.poll(self._ahead.quiet_ms())
+            if not events:
+                self._fork_ahead()
+            for fd, _ in events:
                 if fd == control:
                     self._take_request()
                 elif fd == holders:
@@ -147,6 +154,24 @@ class Zygote:
                 channel.close()
 
     def _fork_once(self, channel: socket.socket) -> None:
+        waiting = self._ahead.take()
+        if waiting is None:
+            pid, pidfd, first = self._clone_behind_placeholder(lambda: self._become_exec(channel))
+            self._watch(pidfd, pid, channel, first)
+        else:
+            pid, pidfd, first = waiting.pid, waiting.pidfd, waiting.first
+            self._forks[pidfd] = (pid, channel, first)
+        try:
+            if waiting is not None:
+                waiting.begin(channel)
+            send_report(channel, {"forked": pid}, (first, pidfd))
+        except OSError:
+            # Its death is that of whatever was forked behind it.
+            syscalls.kill_by_pidfd(first)
+            raise
+
+    def _clone_behind_placeholder(self, become: Callable[[], NoReturn]) -> tuple[int, int, int]:
+        """A fork in fresh namespaces, its process 1 a placeholder: its pid, its pidfd, the placeholder's pidfd."""
         first = self._placeholders.take()
         try:
             syscalls.setns(first, syscalls.CLONE_NEWPID)
@@ -155,17 +180,19 @@ class Zygote:
             except OSError:
                 syscalls.setns(self._own_pids, syscalls.CLONE_NEWPID)
                 raise
-            if pid == 0:
-                self._become_exec(channel)
-            syscalls.setns(self._own_pids, syscalls.CLONE_NEWPID)
-            self._watch(pidfd, pid, channel, first)
-            send_report(channel, {"forked": pid}, (first, pidfd))
         except OSError:
-            # Its death is that of whatever was forked behind it.
             syscalls.kill_by_pidfd(first)
-            if all(owned != first for _, _, owned in self._forks.values()):
-                os.close(first)
+            os.close(first)
             raise
+        if pid == 0:
+            become()
+        syscalls.setns(self._own_pids, syscalls.CLONE_NEWPID)
+        return pid, pidfd, first
+
+    def _fork_ahead(self) -> None:
+        made = self._ahead.add()
+        if made is not None:
+            self._watch(made.pidfd, made.pid, None, made.first)
 
     def _fork_session(self, channel: socket.socket) -> None:
         pid, pidfd = syscalls.clone(init.FORK_FLAGS | syscalls.CLONE_NEWPID)
@@ -182,6 +209,7 @@ class Zygote:
     def _report(self, pidfd: int) -> None:
         pid, channel, first = self._forks.pop(pidfd)
         self._poll.unregister(pidfd)
+        self._ahead.lost(pidfd)
         os.close(pidfd)
         _, status, used = os.wait4(pid, 0)
         if channel is not None:
@@ -190,19 +218,27 @@ class Zygote:
                 # Nor does the daemon know of its placeholder, maybe: it had no room for the descriptors, or no time.
                 syscalls.kill_by_pidfd(first)
             channel.close()
+        if first >= 0:
             os.close(first)
+
+    def _lay_out(self) -> None:
+        os.setsid()
+        self._layout.lay_out()
 
     def _become_exec(self, channel: socket.socket) -> NoReturn:
         try:
-            os.setsid()
-            self._layout.lay_out()
+            self._lay_out()
         except BaseException as exc:
             _confess(channel, exc)
+        self._run_request(channel)
+
+    def _run_request(self, channel: socket.socket) -> NoReturn:
         try:
             request, fds = receive_request(channel)
             begun, output = fds
             problem = receive_files(channel, request["files"], self._workdir)
-            os.write(begun, init.now())
+            if request["kind"] != "held":
+                os.write(begun, now())
         except BaseException as exc:
             _say(channel, {"error": f"{type(exc).__name__}: {exc}"})
             os._exit(1)
@@ -211,8 +247,7 @@ class Zygote:
     def _become_init(self, channel: socket.socket) -> NoReturn:
         try:
             self._control.close()
-            os.setsid()
-            self._layout.lay_out()
+            self._lay_out()
         except BaseException as exc:
             _confess(channel, exc)
         try:
