@@ -8,12 +8,18 @@ from __future__ import annotations
 
 import os
 import socket
-from typing import Any, Callable, Dict, NoReturn, Optional, Tuple
+import time
+from typing import Any, Callable, Dict, NoReturn, Optional, Set, Tuple
 
 from collimate_rl.guest.candidate import candidate
 from collimate_rl.guest.holder import Holder
 from collimate_rl.guest.nursery import wake_up
 from collimate_rl.guest.runner import perform, report
+
+SUDDEN = 64  # pieces that a candidate may send in one go before it is read slowly
+PAUSE_S = 0.0005
+
+flooding: Set[Any] = set()  # those whose candidate is read slowly
 
 
 class Outside(Holder):
@@ -35,18 +41,34 @@ class Outside(Holder):
         born: float,
     ) -> None:
         Holder.__init__(self, link, keep, pid)
-        self.frames, self.out, self.fds, self.born = frames, out, [out], born
+        self.frames, self.out, self.born = frames, out, born
         self.ending, self.strike = ending, strike
         self.struck = False
+        self.pieces = 0
 
     def spawn(self, stdin: Optional[str] = None) -> None:
         """It is there already, once."""
         self.pid = self.sole
         self.frames.setblocking(False)
+        self.out = os.dup(self.out)
+        self.fds = [self.out]
         os.set_blocking(self.out, False)
 
     def line(self) -> Optional[bytes]:
         return self.ending()
+
+    def ask(self, *what: Any) -> Tuple[str, str]:
+        self.pieces = 0
+        flooding.discard(self)
+        return Holder.ask(self, *what)
+
+    def take(self, fd: int, most: int) -> Optional[bool]:
+        """As ever, and slowly where there is no end: all holders share one interpreter, and none may have it all."""
+        self.pieces += 1
+        if self.pieces > SUDDEN:
+            flooding.add(self)
+            time.sleep(PAUSE_S * len(flooding))
+        return Holder.take(self, fd, most)
 
     def kill(self) -> None:
         if self.pid > 0 and self.ended is None:
@@ -54,17 +76,18 @@ class Outside(Holder):
             self.strike()
 
 
-def hold(job: Dict[str, Any], *places: Any) -> Tuple[bytes, Optional[int]]:
+def hold(job: Dict[str, Any], *places: Any) -> Tuple[str, Optional[int]]:
     """The report on a job, and the wait status of a candidate that ended before it was killed here, else None.
 
-    `places` are an `Outside`'s, after `keep`; its `frames` and `out` are closed here. OSError when the candidate went
-    and nobody knows how.
+    `places` are an `Outside`'s, after `keep`; its `frames` is closed here. OSError when the candidate went and nobody
+    knows how.
     """
     holder = Outside(job["prints"], *places)
     try:
         mark, job["until"] = job.pop("mark"), holder.born + job["total_s"]
         body = perform(holder, job)
     finally:
+        flooding.discard(holder)
         holder.pid = 0
         holder.end()
     if holder.lost:

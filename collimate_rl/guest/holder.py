@@ -16,6 +16,7 @@ from collimate_rl.guest.waits import waited
 
 LARGE_KIB = 96 << 10  # a process killed by others above that is taken for one that ran out of memory
 TAIL = 4096
+READS = 40  # at least what a channel can hold: more of it comes from whoever goes on writing
 REAP_S = 10
 KINDS = (b"v", b"x", b"o", b"l", b"e", b"m")
 
@@ -35,7 +36,7 @@ class Holder:
             Any
         ] = []  # per candidate that ran out of time: milliseconds on a processor, waiting for one, alive
         self.waits: Optional[int] = None
-        self.pending = self.printed = b""
+        self.pending, self.printed = bytearray(), bytearray()
         self.ended: Optional[bytes] = None
         self.fds: List[int] = []
 
@@ -49,7 +50,7 @@ class Holder:
         for fd in self.fds:
             os.set_blocking(fd, False)
         self.frames.setblocking(False)
-        self.pending, self.printed, self.ended = b"", b"", None
+        self.pending, self.printed, self.ended = bytearray(), bytearray(), None
         self.born = time.monotonic()
         try:
             carried = array.array("i", [theirs.fileno(), given, out, err])
@@ -128,7 +129,7 @@ class Holder:
 
     def watch(self, data: memoryview, until: float, most: int, whole: bool) -> str:
         """Serve the candidate's channels until its frame is there (`whole`: until it is dead)."""
-        poll = select.poll()
+        poll, seen = select.poll(), 0
         frames, link = self.frames.fileno(), self.link.fileno()
         poll.register(frames, select.POLLIN | select.POLLOUT)
         for fd in [link, *self.fds]:
@@ -136,12 +137,13 @@ class Holder:
         while True:
             if self.ended is not None:
                 for fd in [frames, *self.fds]:
-                    while self.take(fd, most):
-                        pass
+                    self.drain(fd, most)
             if len(self.printed) > most if whole else len(self.pending) > most + TAIL:
                 return "l"
-            if b"\n" in self.pending and (self.ended is not None or not whole):
+            line = self.pending.find(10, seen) >= 0
+            if line and (self.ended is not None or not whole):
                 return "frame"
+            seen = 0 if line else len(self.pending)
             if self.ended is not None:
                 return "end"
             left = until - time.monotonic()
@@ -165,6 +167,12 @@ class Holder:
                 elif self.take(fd, most) is None:
                     poll.unregister(fd)
 
+    def drain(self, fd: int, most: int) -> None:
+        """Read what a channel held when this was called, and not for ever what comes."""
+        for _ in range(READS):
+            if not self.take(fd, most):
+                break
+
     def take(self, fd: int, most: int) -> Optional[bool]:
         """Read what a channel holds now: whether there was anything; None at its end."""
         try:
@@ -185,7 +193,7 @@ class Holder:
     def frame(self, index: int) -> Tuple[str, str]:
         """The line that came, if it is one and the one that was due."""
         line, _, rest = self.pending.partition(b"\n")
-        self.pending = b""
+        self.pending = bytearray()
         head = line.split(b" ", 2)
         if rest or len(head) != 3 or head[0] != b"%d" % index or head[1] not in KINDS:
             return "b", "null"

@@ -128,11 +128,11 @@ def loaded(holder: Holder, job: Dict[str, Any], first: int) -> Tuple[str, str, f
     return result
 
 
-def drained(holder: Holder) -> bytes:
+def drained(holder: Holder) -> bytearray:
     """What the candidate has printed since this was last asked."""
-    while holder.fds and holder.take(holder.out, TAIL):
-        pass
-    printed, holder.printed = holder.printed, b""
+    if holder.fds:
+        holder.drain(holder.out, TAIL)
+    printed, holder.printed = holder.printed, bytearray()
     return printed
 
 
@@ -181,8 +181,8 @@ def kept(job: Dict[str, Any], make: Callable[[], str]) -> Tuple[str, str]:
     return body, how
 
 
-def report(mark: str, body: str, how: str) -> bytes:
-    return ("\n%s begin\n%s%s end %s\n" % (mark, body, mark, how)).encode()
+def report(mark: str, body: str, how: str) -> str:
+    return "\n%s begin\n%s%s end %s\n" % (mark, body, mark, how)
 
 
 def main() -> None:
@@ -205,7 +205,7 @@ def main() -> None:
     mark, job["until"] = job.pop("mark"), started + job["total_s"]
     holder = Holder(ours, job["program"] or job["prints"], job["sole"] and pid)
     body, how = kept(job, lambda: perform(holder, job)) if job["id"] else (perform(holder, job), "ran")
-    data = memoryview(report(mark, body, how))
+    data = memoryview(report(mark, body, how).encode())
     while data:
         data = data[os.write(1, data) :]
     holder.end()  # the answer is out: should the time limit strike now, it counts all the same

@@ -22,5 +22,5 @@ def waited(pid: int) -> int:
     """`queued`; -1 where that is not known."""
     try:
         return queued(pid)
-    except (OSError, ValueError, IndexError):
+    except (OSError, ValueError, IndexError, RecursionError):
         return -1

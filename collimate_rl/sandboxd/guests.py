@@ -9,7 +9,8 @@ from typing import Any
 
 from collimate_rl import guest
 from collimate_rl.guest.runner import JOB
-from collimate_rl.sandboxd.wire import Exec
+from collimate_rl.sandboxd.jobs import check_job
+from collimate_rl.sandboxd.wire import Exec, bad_request
 
 
 class GuestPrograms:
@@ -35,7 +36,10 @@ class GuestPrograms:
         return self._names.get(hashlib.sha256(code.encode()).digest())
 
     def held_job(self, request: Exec) -> dict[str, Any] | None:
-        """The job of a one-shot exec whose candidate can be held from outside its fork; None for any other exec."""
+        """The job of a one-shot exec whose candidate can be held from outside its fork; None for any other exec.
+
+        CollimateError `bad_request` for a runner's job that is none: the candidate is not to answer for that.
+        """
         if (
             request.code is None
             or [path for path, _ in request.files] != [JOB]
@@ -44,8 +48,11 @@ class GuestPrograms:
             return None
         try:
             job = json.loads(request.files[0][1])
-        except (ValueError, RecursionError):
+        except (ValueError, RecursionError) as exc:
+            raise bad_request(f"the runner's job is no JSON: {exc}") from None
+        if not isinstance(job, dict):
+            raise bad_request("the runner's job is no JSON object")
+        if job.get("sole") is not True or job.get("id") is not None or job.get("program") is not False:
             return None
-        if not isinstance(job, dict) or job.get("sole") is not True or job.get("id") is not None:
-            return None
-        return None if job.get("program") is not False else job
+        check_job(job)
+        return job

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import struct
 import time
 from typing import Any
 
@@ -10,7 +11,10 @@ from collimate_rl.sandboxd.config import Limits
 from collimate_rl.sandboxd.forks import Fork
 from collimate_rl.sandboxd.inside.channel import send_request
 from collimate_rl.sandboxd.running import Running
-from collimate_rl.sandboxd.wire import Exec
+from collimate_rl.sandboxd.wire import Exec, bad_request
+
+_TAKE_S = 10
+"""How long its holder may take over the request: one that is stuck is not waited for any longer."""
 
 
 class HeldRunning(Running):
@@ -19,9 +23,13 @@ class HeldRunning(Running):
     def __init__(self, fork: Fork, request: Exec, job: dict[str, Any], limits: Limits) -> None:
         super().__init__(fork, request, {"kind": "held", "seed": request.seed, "files": []}, limits, own_reports=True)
         self._job = job
+        self._reports.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _TAKE_S, 0))
 
     def send(self) -> None:
-        """Hand the fork to a holder. What goes wrong here shows in the report, or in its absence."""
+        """Hand the fork to a holder. What goes wrong here shows in the report, or in its absence.
+
+        CollimateError `bad_request` for a job that can't be handed on at all.
+        """
         output, asked = self._theirs
         header = {"frame": self._frame, "job": self._job, "pid": self._fork.pid}
         try:
@@ -31,6 +39,8 @@ class HeldRunning(Running):
         except OSError:
             # The holders are gone, or stuck; `report` says which.
             pass
+        except ValueError as exc:
+            raise bad_request(f"the runner's job is nested too deeply: {exc}") from exc
         self._close_theirs()
         self._sent_at = time.monotonic()
 

@@ -17,14 +17,20 @@ import threading
 import traceback
 from contextlib import ExitStack
 from io import FileIO
-from typing import Callable, NoReturn, Optional, Sequence, Tuple
+from typing import Callable, Optional, Sequence, Tuple
 
 from . import syscalls
 from .channel import ChannelClosed, receive_report, receive_request, send_report, send_request, wait_readable
 from .execs import exit_code
 
-Hold = Callable[..., Tuple[bytes, Optional[int]]]
+Hold = Callable[..., Tuple[str, Optional[int]]]
 _BEGUN_BYTES = 8
+_FDS = 4
+_PIECE = 1 << 20
+_IDLE = 4
+"""Threads that wait for a job, at most; each keeps a stack."""
+_SWITCH_S = 0.0005
+"""How long a thread may have the interpreter while others want it: what they hold waits for them meanwhile."""
 
 
 def start_holders(
@@ -38,7 +44,9 @@ def start_holders(
                 other.close()
             syscalls.drop_capabilities()
             seal.install()
+            syscalls.keep_no_heap()
             gc.enable()
+            sys.setswitchinterval(_SWITCH_S)
             _Crew(control, hold).serve()
         finally:
             os._exit(1)
@@ -55,8 +63,8 @@ class _Crew:
         self._lock = threading.Lock()
         self._waiting = 1
 
-    def serve(self) -> NoReturn:
-        """Until the daemon closes the control socket."""
+    def serve(self, *, leaves: bool = False) -> None:
+        """Until the daemon closes the control socket; one that `leaves`, until enough others wait for the next job."""
         while True:
             word, ancillary, _, _ = self._control.recvmsg(1, socket.CMSG_SPACE(4))
             if not word:
@@ -71,11 +79,12 @@ class _Crew:
                 # The fork is gone, or the daemon has given up on it: it sees the socket end without a report.
                 pass
             except Exception:
-                # As above; and whoever reads the daemon's log is to know.
+                # As above: one job's failure is none of the others'.
                 traceback.print_exc()
-            finally:
-                with self._lock:
-                    self._waiting += 1
+            with self._lock:
+                if leaves and self._waiting >= _IDLE:
+                    return
+                self._waiting += 1
 
     def _see_to_the_next(self) -> None:
         with self._lock:
@@ -84,7 +93,7 @@ class _Crew:
                 return
             self._waiting = 1
         try:
-            threading.Thread(target=self.serve, daemon=True).start()
+            threading.Thread(target=self.serve, kwargs={"leaves": True}, daemon=True).start()
         except RuntimeError:
             # No room for a thread: the next job waits until one of those that are here is done.
             with self._lock:
@@ -94,6 +103,11 @@ class _Crew:
 def _serve_one(reports: socket.socket, hold: Hold) -> None:
     """Hand the exec to its fork, wait until it begins, hold its job, report. What the fork itself reports goes on."""
     request, fds = receive_request(reports)
+    if len(fds) < _FDS:
+        # The kernel drops what this process has no room for.
+        for fd in fds:
+            os.close(fd)
+        raise ChannelClosed
     with ExitStack() as stack:
         begun, output, pidfd = [stack.enter_context(FileIO(fd, "wb")) for fd in fds[:3]]
         channel = stack.enter_context(socket.socket(fileno=fds[3]))
@@ -112,7 +126,7 @@ def _serve_one(reports: socket.socket, hold: Hold) -> None:
                 channel,
                 request["pid"],
                 frames,
-                os.dup(out.fileno()),
+                out.fileno(),
                 lambda: _ending(channel),
                 lambda: syscalls.kill_by_pidfd(pidfd.fileno()),
                 int.from_bytes(began, sys.byteorder) / 1e9,
@@ -120,18 +134,21 @@ def _serve_one(reports: socket.socket, hold: Hold) -> None:
             report = {"exit_code": 0}
             try:
                 text, ended = hold(request["job"], *places)
-            except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as exc:
+            except OSError:
+                raise
+            except Exception as exc:
                 # A job that is none, or a fault of ours: whichever, nothing that the candidate did.
-                text, ended = b"", None
+                text, ended = "", None
                 report = {"error": f"its holder failed: {type(exc).__name__}: {exc}"}
             if ended is not None:
                 report["ended"] = exit_code(ended)
             if wait_readable(reports, timeout_s=0):
                 # The exec's time is over, as the daemon counts it.
                 return
-            view = memoryview(text)
-            while view:
-                view = view[output.write(view) :]
+            for at in range(0, len(text), _PIECE):
+                view = memoryview(text[at : at + _PIECE].encode())
+                while view:
+                    view = view[output.write(view) :]
         output.close()
         send_report(reports, report)
 

@@ -28,6 +28,7 @@ _CLONE_NUMBER = {"x86_64": 56, "aarch64": 220}
 _PIDFD_SEND_SIGNAL, _CLOSE_RANGE = 424, 436
 """The same numbers on every architecture."""
 _PLACEHOLDER_STACK = 16384
+_M_MMAP_THRESHOLD, _M_ARENA_MAX, _LARGE_BYTES = -3, -8, 128 << 10
 
 # PyDLL keeps the GIL: between PyOS_BeforeFork and its counterparts nothing else may run.
 _libc = ctypes.PyDLL(None, use_errno=True)
@@ -117,6 +118,14 @@ def trim_heap() -> None:
     if trim is not None:
         # glibc's own: others have none.
         trim(ctypes.c_size_t(0))
+
+
+def keep_no_heap() -> None:
+    """Have the C library give large blocks back as they are freed, and share its heaps among threads."""
+    adjust = getattr(_libc, "mallopt", None)
+    if adjust is not None:
+        adjust(_M_MMAP_THRESHOLD, _LARGE_BYTES)
+        adjust(_M_ARENA_MAX, 1)
 
 
 def unshare(flags: int) -> None:
