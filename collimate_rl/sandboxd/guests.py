@@ -52,7 +52,7 @@ class GuestPrograms:
             raise bad_request(f"the runner's job is no JSON: {exc}") from None
         if not isinstance(job, dict):
             raise bad_request("the runner's job is no JSON object")
-        if job.get("sole") is not True or job.get("id") is not None or job.get("program") is not False:
+        if job.get("sole") is not True or job.get("id") is not None or job.get("program") is True:
             return None
         check_job(job)
         return job

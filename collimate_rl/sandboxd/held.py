@@ -5,13 +5,16 @@ from __future__ import annotations
 import socket
 import struct
 import time
+from collections.abc import Mapping
 from typing import Any
 
+from collimate_rl.sandboxd.backend import Outcome
 from collimate_rl.sandboxd.config import Limits
 from collimate_rl.sandboxd.forks import Fork
 from collimate_rl.sandboxd.inside.channel import send_request
 from collimate_rl.sandboxd.running import Running
 from collimate_rl.sandboxd.wire import Exec, bad_request
+from collimate_rl.sandboxd.zygotes import bringup_failed
 
 _TAKE_S = 10
 """How long its holder may take over the request: one that is stuck is not waited for any longer."""
@@ -43,6 +46,12 @@ class HeldRunning(Running):
             raise bad_request(f"the runner's job is nested too deeply: {exc}") from exc
         self._close_theirs()
         self._sent_at = time.monotonic()
+
+    def outcome(self, report: Mapping[str, Any] | None, fork_ms: float) -> Outcome:
+        """As of any exec. CollimateError `session_bringup_failed` when the time is over because its holder is stuck."""
+        if report is None and not self.collector.is_closed:
+            raise bringup_failed("the candidate is dead and its holder has not let go of it: the holder is stuck")
+        return super().outcome(report, fork_ms)
 
     def give_up(self) -> None:
         """Before the fork is killed: its holder is to see in it nothing that the candidate did."""

@@ -75,6 +75,8 @@ _FLAG: _Fits = (_is_flag, "true or false")
 _BYTES: _Fits = (_is_count, "a number of bytes")
 _DURATION: _Fits = (_is_duration, "a number of seconds above 0")
 _FIELDS: Mapping[str, _Fits] = {
+    "id": (lambda value: value is None, "null"),
+    "program": (lambda value: value is False, "false"),
     "mark": (_is_mark, "printable text"),
     "code": (_is_text, "text"),
     "prelude": (_is_text_or_null, "text or null"),

@@ -54,6 +54,11 @@ class Collector:
             self._poll.register(pidfd, select.POLLIN)
         self._open = True
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether the pipe's end was read: every writer is gone."""
+        return not self._open
+
     def until_report(self, deadline: float, *, clock: Callable[[], float] = time.monotonic) -> dict[str, Any] | None:
         """The report, or None when the deadline passed. ChannelClosed when the fork died without one."""
         dead = False
