@@ -16,11 +16,11 @@ from typing import Any
 from collimate_rl.errors import BadMessage, QueueError, RedisUnavailable, UnknownVersion
 from collimate_rl.protocol.bounds import clip_text
 from collimate_rl.queue import codec, faults
-from collimate_rl.queue.replies import Claimed, Grant, Mode, Published, Released
+from collimate_rl.queue.replies import Claimed, Grant, Mode, Published, Released, Written
 from worker import answer_counts, logs, metrics
 from worker.batch_sessions import BatchSessions
 from worker.bench import Bench, Host
-from worker.group_work import GroupWork
+from worker.group_work import Ending, GroupWork
 from worker.keeper import Fenced, Keeper, Reason
 from worker.persist import persist
 
@@ -65,6 +65,8 @@ class _Execution:
         self._started = time.monotonic()
         self._closing = threading.Lock()
         self._closed: str | None = None
+        self._ended: Published | None = None
+        """It was answered together with its last verdict."""
         self._sessions: BatchSessions | None = None
         self._tally = bench.tally
         self._size: int | None = None
@@ -136,7 +138,14 @@ class _Execution:
         self._size = len(batch.candidates)
         self._name |= {"run": batch.run, "id": batch.id}
         keeper.exec_limit_s = float(batch.timeout_seconds)
-        work = GroupWork(self._bench, self._grant, batch, keeper, on_draining=self._host.backend_failed)
+        work = GroupWork(
+            self._bench,
+            self._grant,
+            batch,
+            keeper,
+            on_draining=self._host.backend_failed,
+            close=self._end,
+        )
         self._sessions, self._judged = work.sessions, work.judged
         try:
             work.grade()
@@ -184,6 +193,8 @@ class _Execution:
 
     def _stopped(self, reason: Reason) -> str:
         """Close a batch that was told to stop. Also called by the keeper, when the job itself takes too long to."""
+        if self._ended is not None:  # the lease is gone because of that, perhaps
+            return self._close(lambda: DONE)
         if reason is Reason.FENCED:
             return self._fenced()
         if reason is Reason.SHUTDOWN:
@@ -221,8 +232,18 @@ class _Execution:
     def _close(self, closing: Callable[[], str]) -> str:
         with self._closing:
             if self._closed is None:
-                self._closed = closing()
+                self._closed = closing() if self._ended is None else self._published(self._ended, flagged=0)
             return self._closed
+
+    def _end(self, ending: Callable[[], Ending]) -> Written | None:
+        """The last verdict and the answer at once; in that candidate's thread, while nobody else closes the batch."""
+        with self._closing:
+            if self._closed is not None:
+                return None
+            written, reply = ending()
+            if reply.word in (Published.OK, Published.ALREADY):
+                self._ended, self._judged = reply.word, range(self._size or 0)
+            return written
 
     def _fenced(self) -> str:
         if self._closed is not None:  # by the keeper, while the last exec was still under way

@@ -23,7 +23,8 @@ from collimate_rl.protocol import GradeBatch, Verdict
 from collimate_rl.protocol.codes import SUSPECT_OUTCOMES
 from collimate_rl.queue import faults
 from collimate_rl.queue.batches import BatchQueue
-from collimate_rl.queue.replies import Grant, Hold, Written
+from collimate_rl.queue.endings import end_with
+from collimate_rl.queue.replies import Grant, Hold, PublishReply, Written
 from collimate_rl.specs import RewardSpec, spec_from_wire
 from worker import logs, metrics
 from worker.batch_sessions import BatchSessions
@@ -35,6 +36,9 @@ from worker.persist import persist
 from worker.session_executor import SessionExecutor
 from worker.verdict_cache import VerdictCache
 from worker.verdicts import Desk
+
+Ending = tuple[Written, PublishReply]
+"""What came of a batch's last verdict, and of the answer that was asked for with it."""
 
 
 class QueueCaseStore:
@@ -67,7 +71,8 @@ def with_case_timeout(spec: RewardSpec, seconds: float | None) -> RewardSpec:
 class GroupWork:
     """Grades what has no verdict. `judged` and `failed` tell what came of it; `sessions` are the batch's, if any.
 
-    `on_draining` hears of a daemon that is going away before the work stops.
+    `on_draining` hears of a daemon that is going away before the work stops. `close` is given the call that writes the
+    last verdict and answers the batch with it, and says what came of the verdict; None where the batch is closed.
     """
 
     def __init__(
@@ -78,6 +83,7 @@ class GroupWork:
         keeper: Keeper,
         *,
         on_draining: Callable[[CollimateError], None] = lambda _error: None,
+        close: Callable[[Callable[[], Ending]], Written | None] = lambda _call: None,
     ) -> None:
         self._claimed = time.monotonic()
         self._queue = bench.queue
@@ -100,9 +106,12 @@ class GroupWork:
         )
         self.judged: set[int] = set(grant.verdicts)
         """Candidates with a verdict, from now or before."""
+        self._writing: set[int] = set(grant.verdicts)
+        """Those, and candidates whose verdict is being written."""
         self.failed: dict[int, CollimateError] = {}
         """Candidates that the infrastructure failed beyond this node's retries."""
         self._on_draining = on_draining
+        self._close = close
         self._cache = VerdictCache.for_batch(bench.queue, batch, grant, bench.node)
         self._twins: dict[int, list[int]] = {}
         """Candidates that wait for the verdict of the one that they are the same as."""
@@ -253,7 +262,11 @@ class GroupWork:
     def _write(self, index: int, verdict: Verdict) -> None:
         """Write a verdict to the queue. Raises `Fenced`, after the stop is set."""
         try:
-            written = persist(lambda: self._queue.verdict(self._grant.hold, verdict))
+            written: Written | None = None
+            if self._is_last(index):
+                written = self._close(lambda: persist(lambda: end_with(self._queue, self._grant.hold, verdict)))
+            if written is None:
+                written = persist(lambda: self._queue.verdict(self._grant.hold, verdict))
         except ValueError as error:
             raise RuntimeError(f"the verdict of candidate {index} cannot be written: {error}") from error
         if written is Written.FENCED:
@@ -275,6 +288,17 @@ class GroupWork:
             reward=verdict.reward,
             outcome=verdict.outcome,
         )
+
+    def _is_last(self, index: int) -> bool:
+        """Whether the batch may be answered with this verdict: every other stands, or is under way before it.
+
+        Not where something is left to be done before: a session to be deleted, a verdict to be kept for the run.
+        """
+        if self.sessions is not None or self._cache is not None or self._keeper.stop.is_set():
+            return False
+        with self._guard:
+            self._writing.add(index)
+            return not self.failed and len(self._writing) == len(self._batch.candidates)
 
     def _tell(self, verdict: Verdict) -> None:
         """Count a verdict that the queue took; then nobody else counts it."""

@@ -7,7 +7,7 @@ prevents comes out as `QueueError`, `RedisUnavailable` or `ValueError`, never as
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from redis import Redis
@@ -36,7 +36,6 @@ from collimate_rl.queue.replies import (
     Mended,
     Mode,
     NoteReply,
-    Published,
     PublishReply,
     Purged,
     Released,
@@ -69,13 +68,11 @@ class BatchQueue:
         self.client = client
         self.queue = check_name("queue", queue)
         self.timing = timing or Timing()
-        self._scripts: dict[str, Callable[..., list[Any]]] = {
-            name: lua.bind(client, name, self.timing) for name in (*lua.SCRIPTS, *lua.READING)
-        }
+        self.scripts = {name: lua.Bound(client, name, self.timing) for name in (*lua.SCRIPTS, *lua.READING)}
 
     def _run(self, script: str, *args: str | bytes | int) -> list[Any]:
         with translate_errors(f"{script} on queue {self.queue!r}"):
-            return self._scripts[script](*args)
+            return self.scripts[script](*args)
 
     # What producers call.
 
@@ -257,7 +254,7 @@ class BatchQueue:
             pairs += [verdict.index, codec.pack_verdict(verdict)]
         text = clip_text(detail).encode("utf-8", "surrogatepass")
         reply = self._run("publish", hold.k, hold.owner, hold.fence, fill or "", text, *pairs)
-        return PublishReply(Published(_word(reply)), tuple(int(i) for i in reply[1:]))
+        return PublishReply.read(reply)
 
     def release(
         self, hold: Hold, mode: Mode, *, drop: bool = False, home: bool = False, detail: str = ""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import fields
 from functools import lru_cache
 from importlib import resources
 from typing import Any
 
 from redis import Redis
+from redis.client import Pipeline
 from redis.exceptions import OutOfMemoryError, ResponseError
 
 from collimate_rl.errors import QueueError
@@ -54,31 +54,46 @@ def script_text(name: str, timing: Timing) -> str:
     return "\n".join((f"local T = {{ {constants} }}", _read("prelude"), answering, own))
 
 
-def bind(client: Redis, name: str, timing: Timing) -> Callable[..., list[Any]]:
-    """A callable that runs script `name` with the given arguments and returns its reply.
+class Bound:
+    """Script `name` on a server: called with the given arguments it returns the reply.
 
     The server learns the script at its first use (EVALSHA, then SCRIPT LOAD when it does not know it, as after a
     restart). A refusal by the script is a `ValueError` when the arguments are at fault, a `QueueError` when a key
     holds what is not ours.
     """
-    script = client.register_script(script_text(name, timing))
 
-    def run(*args: str | bytes | int) -> list[Any]:
+    def __init__(self, client: Redis, name: str, timing: Timing) -> None:
+        self.name = name
+        self._script = client.register_script(script_text(name, timing))
+
+    def __call__(self, *args: str | bytes | int) -> list[Any]:
         try:
-            reply = script(args=args)
+            return self.read(self._script(args=args))
         except ResponseError as exc:
-            text = str(exc)
-            # Before version 7 a command's error is wrapped into the script's, its own code after a dash.
-            if "-OOM " in text:
-                raise OutOfMemoryError(text) from exc
-            # Our scripts' own markers, the first word of the error reply: its code, as Redis has it.
-            if "COLARG" in text:
-                raise ValueError(f"{name}: {text.partition('COLARG ')[2]}") from exc
-            if "COLTYPE" in text or "WRONGTYPE" in text:
-                raise QueueError(f"{name}: the queue's keys are not as this program writes them: {text}") from exc
-            raise
+            raise self._refusal(exc) from exc
+
+    def add_to(self, pipe: Pipeline, *args: str | bytes | int) -> None:
+        """Have a pipeline call the script, which the server may not know: that is then what it answers."""
+        pipe.evalsha(self._script.sha, 0, *args)
+
+    def read(self, reply: Any) -> list[Any]:
+        """What the server answered, perhaps in a pipeline: an error is raised."""
+        if isinstance(reply, ResponseError):
+            raise self._refusal(reply) from reply
+        if isinstance(reply, Exception):
+            raise reply
         if not isinstance(reply, list):
-            raise QueueError(f"{name}: the script answered {reply!r}")
+            raise QueueError(f"{self.name}: the script answered {reply!r}")
         return reply
 
-    return run
+    def _refusal(self, exc: ResponseError) -> Exception:
+        text = str(exc)
+        # Before version 7 a command's error is wrapped into the script's, its own code after a dash.
+        if "-OOM " in text:
+            return OutOfMemoryError(text)
+        # Our scripts' own markers, the first word of the error reply: its code, as Redis has it.
+        if "COLARG" in text:
+            return ValueError(f"{self.name}: {text.partition('COLARG ')[2]}")
+        if "COLTYPE" in text or "WRONGTYPE" in text:
+            return QueueError(f"{self.name}: the queue's keys are not as this program writes them: {text}")
+        return exc

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from collimate_rl.queue._raw import text
 
 
 class Submitted(str, Enum):
@@ -124,6 +126,12 @@ class Published(str, Enum):
 class PublishReply(NamedTuple):
     word: Published
     missing: tuple[int, ...] = ()
+
+    @classmethod
+    def read(cls, reply: list[Any]) -> PublishReply:
+        """What the script answered."""
+        word, *missing = reply
+        return cls(Published(text(word)), tuple(int(index) for index in missing))
 
 
 class Mode(str, Enum):

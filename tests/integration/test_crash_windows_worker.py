@@ -74,7 +74,7 @@ WINDOWS = [
     Window(plan="verdict_written=kill", recovery="rerun", judged_by=(1, 2), recovered=("none", "rerun")),
     # With every verdict written nothing is left to run: whoever buries the owner answers the batch.
     Window(plan="all_judged=kill", losses="", attempts=1, judged_by=(1, 1)),
-    Window(plan="all_judged=kill", recovery="rerun", losses="", attempts=1, judged_by=(1, 1)),
+    Window(plan="verdict_written=kill@2", recovery="rerun", losses="", attempts=1, judged_by=(1, 1)),
     Window(plan="published=kill", losses="", attempts=1, judged_by=(1, 1)),
 ]  # fmt: skip
 

@@ -8,6 +8,7 @@ from collimate_rl.errors import UnknownVersion
 from collimate_rl.protocol import ResultStatus, Verdict, infra_verdict, keys
 from collimate_rl.queue import codec, lua
 from collimate_rl.queue.batches import BatchQueue
+from collimate_rl.queue.endings import end_with
 from collimate_rl.queue.replies import (
     Claimed,
     Hold,
@@ -346,6 +347,32 @@ def test_publish_is_fenced(each_queue: BatchQueue) -> None:
     assert each_queue.publish(Hold("d" * 32, "o", 1)).word is Published.FENCED
 
 
+def test_a_last_verdict_answers_the_batch_in_the_same_round_trip(each_queue: BatchQueue) -> None:
+    k = put(each_queue, make_batch(k=2))
+    hold = take(each_queue, k).hold
+    each_queue.client.script_flush()  # as after a restart: the server knows neither script
+    assert end_with(each_queue, hold, passed(0)) == (Written.ACCEPTED, (Published.MISSING, (1,)))
+    with pytest.raises(ValueError, match="no verdict"):
+        end_with(each_queue, hold, infra_verdict(1, "draining"))
+    with pytest.raises(ValueError, match="beyond the last candidate"):
+        end_with(each_queue, hold, passed(2))
+    assert each_queue.result(k) is None
+    for answered in (Published.OK, Published.ALREADY):  # sent again when the reply was lost
+        assert end_with(each_queue, hold, passed(1)) == (Written.ACCEPTED, (answered, ()))
+    assert result_of(each_queue, k) == [(1.0, None)] * 2
+    assert each_queue.client.xlen(keys.results("run", "p")) == 1
+
+
+def test_a_fenced_owners_last_verdict_answers_nothing(each_queue: BatchQueue) -> None:
+    k = put(each_queue, make_batch(k=1))
+    late = take(each_queue, k).hold
+    lapse(each_queue, k)
+    settle(each_queue)
+    take(each_queue, k, owner="other")
+    assert end_with(each_queue, late, passed(0)) == (Written.FENCED, (Published.FENCED, ()))
+    assert each_queue.result(k) is None
+
+
 def test_a_result_of_a_later_version_is_told_apart(each_queue: BatchQueue) -> None:
     import msgpack
 
@@ -465,7 +492,7 @@ def test_releasing_what_is_cancelled_or_overdue_answers_it(each_queue: BatchQueu
 
 
 def test_a_release_of_an_unknown_kind_is_a_mistake(each_queue: BatchQueue) -> None:
-    run = lua.bind(each_queue.client, "release", each_queue.timing)
+    run = lua.Bound(each_queue.client, "release", each_queue.timing)
     with pytest.raises(ValueError, match="none of clean"):
         run("0" * 32, "o", 1, "whenever", 0, 0, "")
 

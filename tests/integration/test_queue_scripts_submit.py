@@ -247,13 +247,13 @@ def test_a_script_refuses_bad_arguments_before_it_writes(each_queue: BatchQueue)
 
     before = each_queue.client.keys("*")
     for name in lua.SCRIPTS:
-        run = lua.bind(each_queue.client, name, each_queue.timing)
+        run = lua.Bound(each_queue.client, name, each_queue.timing)
         with pytest.raises(ValueError, match="argument"):
             run()
         with pytest.raises(ValueError, match="argument"):
             run(*["\n bad \0"] * 14)
     with pytest.raises(ValueError, match="from 1 to 1024"):
-        lua.bind(each_queue.client, "submit", each_queue.timing)(
+        lua.Bound(each_queue.client, "submit", each_queue.timing)(
             "0" * 32, "q", "r", "i", 0, "p", "0" * 64, 1025, 1, "1.0", 1, 1, "", "x"
         )
     assert each_queue.client.keys("*") == before

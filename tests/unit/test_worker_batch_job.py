@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import fakeredis
 import pytest
 
 import worker.group_work
@@ -16,113 +15,17 @@ from collimate_rl.errors import CollimateError, RedisUnavailable, UnreachableErr
 from collimate_rl.grading.execute import Executor
 from collimate_rl.grading.result import GradeResult, SpecFault
 from collimate_rl.protocol import ResultStatus, keys
-from collimate_rl.queue.batches import BatchQueue
 from collimate_rl.queue.replies import Mode
-from tests.fixtures.queue_batches import lapse, make_batch, put, settle, state, take
-from worker.batch_job import run_batch
-from worker.bench import Bench
-from worker.executor import RetryPolicy
+from tests.fixtures.queue_batches import lapse, passed, settle, state, take
+from tests.fixtures.scripted_grading import GOOD, Script, World, failing, scripted_world
 from worker.group_work import QueueCaseStore
 from worker.keeper import Fenced
-from worker.slots import Slots
-
-GOOD = GradeResult(reward=1.0, outcome="passed", seed="ab" * 32, seed_ack="off", cases_total=1, cases_passed=1)
-Script = Callable[..., None]
-
-
-class Host:
-    def __init__(self) -> None:
-        self.stopping: float | None = None
-        self.failures: list[str | None] = []
-
-    def stopping_for(self) -> float | None:
-        return self.stopping
-
-    def cancel_asked(self) -> bool:
-        return False
-
-    def tick(self) -> None:
-        pass
-
-    def backend_failed(self, error: CollimateError) -> None:
-        self.failures.append(error.error_code)
-
-    def leave(self) -> None:
-        raise AssertionError("a test's process stays")
-
-
-class World:
-    """A queue without a server, a host, and grading that does what `script(i, answer, stop)` says per candidate."""
-
-    def __init__(self, client: Any, slots: Slots, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.queue = BatchQueue(client, "grade")
-        self.host = Host()
-        self.bench = Bench(
-            queue=self.queue,
-            worker="n1-0-aa",
-            node="n1",
-            executor_for=lambda _batch, _hold: _NoExecutor(),
-            slots=slots,
-            retry=RetryPolicy(),
-            hops=2,
-            concurrency=4,
-            grace_s=5.0,
-        )
-        self.rounds: list[list[int]] = []
-        self.script: Script = lambda index, answer, stop: answer(GOOD)
-        monkeypatch.setattr(worker.group_work, "grade_group", self._grade_group)
-
-    def _grade_group(
-        self,
-        execute: Executor,
-        spec: object,
-        candidates: Sequence[str],
-        *,
-        skip: Collection[int],
-        on_grade: Callable[[int, Any], None],
-        stop: threading.Event,
-        **_more: Any,
-    ) -> None:
-        todo = [index for index in range(len(candidates)) if index not in skip]
-        self.rounds.append(todo)
-        for index in todo:
-            if stop.is_set():
-                return
-            self.script(index, lambda graded, index=index: on_grade(index, graded), stop)
-
-    def put(self, k: int = 2, **fields: Any) -> str:
-        return put(self.queue, make_batch(k=k, **fields))
-
-    def ring(self, k: str) -> str:
-        return run_batch(self.bench, self.host, k)
-
-    def codes(self, k: str) -> list[str | float | None]:
-        """Per candidate the reward, or the code that stands for it."""
-        result = self.queue.result(k)
-        assert result is not None
-        return [v.error_code if v.infra_error else v.reward for v in result.results]
-
-
-class _NoExecutor:
-    def run(self, *_: Any, **__: Any) -> Any:
-        raise AssertionError("grading is scripted")
 
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    client, slots = fakeredis.FakeRedis(), Slots(tmp_path, 1)
-    yield World(client, slots, monkeypatch)
-    slots.close()
-    client.close()
-
-
-def failing(*errors: CollimateError | None) -> Script:
-    """A script in which candidate i meets errors[i]; None grades it."""
-
-    def script(index: int, answer: Callable[[Any], None], stop: threading.Event) -> None:
-        answer(errors[index] or GOOD)
-
-    return script
+    with scripted_world(tmp_path, monkeypatch) as made:
+        yield made
 
 
 def test_every_verdict_is_written_and_the_batch_published(world: World) -> None:
@@ -143,8 +46,6 @@ def test_somebody_elses_batch_is_left_alone(world: World) -> None:
 
 def test_verdicts_that_stand_are_not_graded_again(world: World) -> None:
     k = world.put(k=3)
-    from tests.fixtures.queue_batches import passed
-
     grant = take(world.queue, k)
     world.queue.verdict(grant.hold, passed(1))
     world.queue.release(grant.hold, Mode.CLEAN)
