@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from collimate_rl.errors import CollimateError
 from collimate_rl.grading.calls import runner_job
-from collimate_rl.grading.execute import Role
-from collimate_rl.grading.frames import Report, compose, read_report
+from collimate_rl.grading.continued import run_calls
+from collimate_rl.grading.frames import Report
 from collimate_rl.grading.run import GroupRun, side_by_side
 from collimate_rl.grading.test_judge import Judge, Plan, Told, Unit
 from collimate_rl.sandbox import ExecResult
@@ -37,10 +37,6 @@ class Contender:
     answer: ExecResult | None = None
     report: Report | None = None
     judge_ms: float = 0.0
-
-    @property
-    def role(self) -> Role:
-        return "judge" if self.index is None else "runner"
 
     @property
     def loaded(self) -> bool:
@@ -72,7 +68,7 @@ def play(game: Play, contenders: Sequence[Contender]) -> None:
 
 
 def _run(game: Play, contender: Contender) -> None:
-    """One runner fork; whoever's code doesn't load is settled here."""
+    """One candidate process, two where it ended early; whoever's code doesn't load is settled here."""
     run = game.run
     job = runner_job(
         contender.program,
@@ -82,17 +78,15 @@ def _run(game: Play, contender: Contender) -> None:
         entry=game.entry,
         arguments=True,
         prints=contender.plan.prints,
-        id=run.exec_id(contender.index, contender.turn) if contender.index is not None else None,
     )
-    framed = compose("runner", job, timeout_seconds=run.timeout_seconds, seed=contender.seed)
     try:
-        answer = run.run(framed.request, role=contender.role, index=contender.index)
+        answer, report = run_calls(run, contender.index, job, seed=contender.seed, turn=contender.turn)
     except CollimateError as error:
         game.fail(contender, error)
         return
     contender.answer = answer
     contender.seed = answer.seed or contender.seed
-    contender.report = read_report(answer.stdout, framed.mark, len(contender.plan.ops))
+    contender.report = report
     if not contender.loaded:
         game.settle(contender, None)
 

@@ -10,7 +10,7 @@ The job (the file `JOB`, JSON): `mark`, random text that frames the result; `id`
 programs; `entry`: a name that must be there, or null; `ops`; `total_s`, `case_s`;
 `value_bytes`, `all_bytes`; `arguments`: report containers that a call changed; `handles`: keep opaque results for later
 ops; `prints`: report what each op printed; `stop`: run nothing after an op without a result; `sole`: nor after the end
-of the first candidate (calls only), which saves a fork. An op is
+of the first candidate (calls only), which saves a fork; `from`: the op to begin with, 0 where it isn't there. An op is
 `{"stdin": text}`, or `{"f": target, "do": what, "a": tree, "k": tree}`: target `["n", name]`, `["h", handle]` or
 `["p", op]` (that op's result); `do` is "call" (the default), "get", "set", "iter" or one of UNARY.
 
@@ -46,13 +46,13 @@ AGAIN = 75  # exit code: nothing ran here, send the same exec again
 
 def perform(holder: Holder, job: Dict[str, Any]) -> str:
     """Run the ops as far as the time allows; the result, but for its frame."""
-    ops, program = job.pop("ops"), job["program"]
+    ops, program, first = job.pop("ops"), job["program"], job.get("from", 0)
     cases: List[List[Any]] = []
     load: List[Any] = ["v", 0.0]
     lines = ["null"]
     room = job["all_bytes"]
     before = stamps(job)
-    for index, op in enumerate(ops):
+    for index, op in enumerate(ops[first:], first):
         if not left(job):
             break
         if program:
@@ -69,10 +69,10 @@ def perform(holder: Holder, job: Dict[str, Any]) -> str:
         else:
             kind = "v"
             if holder.pid <= 0:
-                if index and job["sole"]:
+                if index > first and job["sole"]:
                     break
                 kind, line, ms = loaded(holder, job, index)
-                if index == 0:
+                if index == first:
                     load, lines = [kind, ms], [line]
                     if kind != "v":
                         break

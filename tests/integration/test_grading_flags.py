@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 
 from collimate_rl.client import CollimateClient
+from collimate_rl.grading.execute import SessionExecutor
+from collimate_rl.grading.group import grade_group
+from collimate_rl.grading.result import GradeResult
 from collimate_rl.protocol.flags import FLAGS, SMELLS
 from collimate_rl.rewards import AssertReward, RewardSpec, StdioReward, UnitTestReward, grade_batch
 
@@ -85,8 +88,19 @@ def test_what_attackers_do_is_flagged_in_calls(client: CollimateClient) -> None:
 
 
 def test_what_attackers_do_is_flagged_in_test_code(client: CollimateClient) -> None:
-    expected = {name: flags for name, (_, flags) in CALLED.items()}
-    assert flags_of(client, ASSERTS, CALLED) == {**expected, **BESIDE_THE_HARNESS}
+    assert flags_of(client, ASSERTS, CALLED) == {name: flags for name, (_, flags) in CALLED.items()}
+
+
+@pytest.mark.parametrize("name", BESIDE_THE_HARNESS)
+def test_what_attackers_do_beside_the_harness_is_flagged_too(client: CollimateClient, name: str) -> None:
+    session = client.create_session("py")["session_id"]
+    try:
+        executor = SessionExecutor(client, session)
+        (result,) = grade_group(executor, UNIT, [CALLED[name][0]], seeds=[None], timeout_seconds=10)
+    finally:
+        client.delete_session(session)
+    assert isinstance(result, GradeResult)
+    assert set(result.flags) == BESIDE_THE_HARNESS[name]
 
 
 def test_what_attackers_do_is_flagged_in_programs(client: CollimateClient) -> None:

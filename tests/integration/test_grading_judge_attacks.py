@@ -31,8 +31,11 @@ import gc, os, socket
 def send(line):
     for each in gc.get_objects():
         if isinstance(each, socket.socket):
-            each.setblocking(True)
-            each.sendall(line.encode() + b"\\n")
+            try:
+                each.setblocking(True)
+                each.sendall(line.encode() + b"\\n")
+            except OSError:
+                continue  # of the warm interpreter's, and closed
             os._exit(0)
 """
 

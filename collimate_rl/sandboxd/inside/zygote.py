@@ -242,6 +242,8 @@ class Zygote:
         except BaseException as exc:
             _say(channel, {"error": f"{type(exc).__name__}: {exc}"})
             os._exit(1)
+        # It is closed there, and a candidate is to find no socket that is none.
+        channel.detach()
         self._execs.run(request, output, problem, frames=begun)
 
     def _become_init(self, channel: socket.socket) -> NoReturn:
