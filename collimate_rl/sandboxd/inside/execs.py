@@ -43,9 +43,9 @@ class Execs:
         self.seal = syscalls.SeccompFilter(b64decode(settings["seal_filter"]))
 
     @property
-    def hold(self) -> Callable[..., tuple[bytes, int | None]]:
+    def hold(self) -> Callable[..., tuple[str, int | None]]:
         """What holds a candidate from outside."""
-        hold: Callable[..., tuple[bytes, int | None]] = self._held["hold"]
+        hold: Callable[..., tuple[str, int | None]] = self._held["hold"]
         return hold
 
     def run(
