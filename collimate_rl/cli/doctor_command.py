@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 
 import click
@@ -29,14 +31,13 @@ def doctor(unix_socket: str | None, base_url: str | None, redis_url: str | None,
 
     if unix_socket is not None and base_url is not None:
         raise click.UsageError("--socket and --url name the daemon in two ways: give one")
-    # A finding tells what a log line would tell once more.
-    logging.getLogger("collimate_rl").setLevel(logging.CRITICAL)
-    groups = {
-        "python": doctor_checks.python_and_packages(),
-        "sandboxes": doctor_checks.sandboxes(trial=not no_trial),
-        "redis": doctor_checks.redis_server(redis_url),
-        "daemon": doctor_checks.daemon(unix_socket, base_url),
-    }
+    with _quiet_log():
+        groups = {
+            "python": doctor_checks.python_and_packages(),
+            "sandboxes": doctor_checks.sandboxes(trial=not no_trial),
+            "redis": doctor_checks.redis_server(redis_url),
+            "daemon": doctor_checks.daemon(unix_socket, base_url),
+        }
     found = [finding for group in groups.values() for finding in group]
     well = all(finding.state != "missing" for finding in found)
     if as_json:
@@ -48,6 +49,18 @@ def doctor(unix_socket: str | None, base_url: str | None, redis_url: str | None,
             click.echo("\n".join(_lines(group)))
         click.echo("\nno faults" if well else "\nfaults: see the lines marked FAULT")
     sys.exit(0 if well else 1)
+
+
+@contextmanager
+def _quiet_log() -> Iterator[None]:
+    """A finding tells what a log line would tell once more. The level is the whole process', so it is put back."""
+    logger = logging.getLogger("collimate_rl")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _lines(group: list[Finding]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -123,6 +124,7 @@ def test_doctor_finds_a_well_machine_well(sandbox_daemon: RunningDaemon, redis_u
 
 def test_doctor_names_each_fault_and_what_to_do(tmp_path: Path) -> None:
     done = run("doctor", "--no-trial", "--socket", tmp_path / "no.sock", "--redis-url", f"unix:{tmp_path}/no.sock")
+    assert logging.getLogger("collimate_rl").level == logging.NOTSET, "it silenced the process that called it for good"
     assert done.exit_code == 1
     assert done.output.count("FAULT ") == 2
     assert "collimate serve --socket" in done.output
