@@ -16,7 +16,7 @@ from collimate_rl.guest.holder import Holder
 from collimate_rl.guest.nursery import wake_up
 from collimate_rl.guest.runner import perform, report
 
-SUDDEN = 64  # pieces that a candidate may send in one go before it is read slowly
+SUDDEN, PIECE = 64, 1 << 15  # pieces that a candidate may send in one go, and more of them where values may be large
 PAUSE_S = 0.0005
 
 flooding: Set[Any] = set()  # those whose candidate is read slowly
@@ -65,7 +65,7 @@ class Outside(Holder):
     def take(self, fd: int, most: int) -> Optional[bool]:
         """As ever, and slowly where there is no end: all holders share one interpreter, and none may have it all."""
         self.pieces += 1
-        if self.pieces > SUDDEN:
+        if self.pieces > SUDDEN + most // PIECE:
             flooding.add(self)
             time.sleep(PAUSE_S * len(flooding))
         return Holder.take(self, fd, most)

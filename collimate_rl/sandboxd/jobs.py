@@ -25,6 +25,8 @@ def check_job(job: Mapping[str, Any]) -> None:
             raise _none(f"it has no {name}")
         if not fits(job[name]):
             raise _none(f"{name} must be {what}, not {job[name]!r:.100}")
+    if not _is_count(job.get("from", 0)):
+        raise _none(f"from must be the number of an op, not {job['from']!r:.100}")
     for number, op in enumerate(job["ops"]):
         if not _is_op(op):
             raise _none(f"op {number} is none: {op!r:.100}")
