@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks import chart, growth_queue
+from benchmarks import chart, growth_mixed, growth_queue
 from benchmarks.measure import median
 from benchmarks.nodes import Site
 from benchmarks.report import Section
@@ -39,6 +39,7 @@ def measure(seconds: float) -> Section:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="cb-", dir="/tmp"))
         site = stack.enter_context(Site(Path(directory)))
         found = [*_on_one_node(site, seconds), _over_processes(site, seconds), _over_slots(site, seconds)]
+        mixed = growth_mixed.measure(site)
     found += [growth_queue.widths(), growth_queue.runs(), growth_queue.queue_length()]
     lines = {
         sweep.what: [(float(point.x), next(iter(point.ms.values()))) for point in sweep.points]
@@ -46,7 +47,7 @@ def measure(seconds: float) -> Section:
         if sweep.key in ("width", "cases", "candidate-size")
     }
     return Section(
-        tables=tuple(table_of(sweep) for sweep in found),
+        tables=(*(table_of(sweep) for sweep in found), mixed),
         charts={"growth": chart.lines("Milliseconds per candidate, one batch at a time", lines, x="size", y="ms")},
         data={sweep.key: [{"x": point.x, **point.ms} for point in sweep.points] for sweep in found},
     )
