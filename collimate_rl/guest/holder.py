@@ -131,7 +131,11 @@ class Holder:
         """Serve the candidate's channels until its frame is there (`whole`: until it is dead)."""
         poll, seen = select.poll(), 0
         frames, link = self.frames.fileno(), self.link.fileno()
-        poll.register(frames, select.POLLIN | select.POLLOUT)
+        try:
+            data = data[self.frames.send(data) :]
+        except OSError:
+            pass  # no room yet, or its end is closed: the poll tells
+        poll.register(frames, select.POLLIN | (select.POLLOUT if data else 0))
         for fd in [link, *self.fds]:
             poll.register(fd, select.POLLIN)
         while True:
