@@ -76,7 +76,8 @@ chaos: $(STAMP)  ## The queue at length: every fault on 1,000 batches, and large
 	  tests/integration/test_scripts_against_model.py tests/integration/test_queue_fairness.py
 
 soak: $(STAMP)  ## At length, with flat resources: the sandbox daemon (20,000 execs, 2,000 sessions), the queue (100,000 candidates)
-	SOAK=long $(BIN)/python -m pytest -q -s tests/integration/test_sandboxd_soak.py tests/integration/test_queue_soak.py
+	SOAK=long $(BIN)/python -m pytest -q -s tests/integration/test_sandboxd_soak.py tests/integration/test_queue_soak.py \
+	  tests/e2e/test_demo.py
 	MUTANTS=long DIFFERENTIAL=long ATTACKS=long $(BIN)/python -m pytest -q tests/integration/test_asserts_agreement.py \
 	  tests/integration/test_generated_agreement.py tests/integration/test_grading_attacks.py
 
