@@ -27,7 +27,7 @@ from tests.fixtures.sandbox_daemon import RunningDaemon
 from tests.fixtures.worker_batches import RIGHT, SPEC, WRONG
 from tests.fixtures.worker_nodes import HASTY, Node, hasty_timing, until
 
-pytestmark = pytest.mark.usefixtures("browser")
+pytestmark = pytest.mark.usefixtures("chromium")
 
 BANNER = "</pre></main><script>window.owned = 1; alert(1)</script><img src=x onerror='window.owned = 2; alert(2)'>"
 LOUD = f"""
