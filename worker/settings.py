@@ -153,6 +153,10 @@ class WorkerSettings:
         """Worker processes at most: as many as it takes for each slot to have a batch of its own to end."""
         return self.processes or min(MOST_PROCESSES, self.first_processes + self.slots)
 
+    def more_processes(self, count: int) -> int:
+        """How many there are to be where `count` are not enough: a quarter more, and one at least."""
+        return min(self.most_processes, count + max(1, count // 4))
+
     def __post_init__(self) -> None:
         for name in ("queue", "node"):
             if not NAME.fullmatch(getattr(self, name)):

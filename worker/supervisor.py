@@ -252,14 +252,15 @@ class Supervisor:
         return False
 
     def _grow(self) -> None:
-        """One place more where every process is at a batch, and one of them only waits for its last candidates."""
+        """More places where every process is at a batch, and one of them only waits for its last candidates."""
         count = self._children.count
         if count >= self._settings.most_processes or self._board.total(metrics.BATCHES_RUNNING) < count:
             return
         if self._turns is not None and self._turns.take():
             self._turns.give_back()
-            self._children.widen(count + 1)
-            self._board.own.set(metrics.PROCESSES_WANTED, count + 1)
+            wanted = self._settings.more_processes(count)
+            self._children.widen(wanted)
+            self._board.own.set(metrics.PROCESSES_WANTED, wanted)
 
     def _ended(self, end: Ended) -> None:
         logs.emit(

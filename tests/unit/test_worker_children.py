@@ -54,6 +54,17 @@ def test_every_place_is_filled_and_a_death_is_seen_once() -> None:
     assert list(children.living) == []
 
 
+def test_more_places_are_filled_beside_those_that_there_are() -> None:
+    children = Children(1, spawn, name_for=name_for, clock=Clock())
+    children.start_due()
+    children.widen(3)
+    assert [child.place for child in children.start_due()] == [1, 2]
+    children.widen(2)
+    assert (children.count, len(children.living)) == (3, 3)
+    children.signal(signal.SIGKILL)
+    assert ended(children, 3) == [-9, -9, -9]
+
+
 def test_the_backoff_grows_to_its_bound_and_starts_over_after_a_healthy_life() -> None:
     clock = Clock()
     children = Children(1, lambda _name: subprocess.Popen(["true"]), name_for=name_for, clock=clock)

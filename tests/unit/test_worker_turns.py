@@ -213,6 +213,13 @@ def test_how_many_processes_a_node_has() -> None:
     assert of(0, 64) == (8, 72)
     assert of(0, 4096) == (MOST_PROCESSES, MOST_PROCESSES)
     assert WorkerSettings().processes == 0
+    node = WorkerSettings(slots=64)
+    grown = [node.first_processes]
+    while grown[-1] < node.most_processes:
+        grown.append(node.more_processes(grown[-1]))
+    assert grown[:4] == [8, 10, 12, 15]
+    assert len(grown) < 14
+    assert WorkerSettings(slots=4).more_processes(2) == 3
 
 
 def test_a_board_sums_what_its_processes_are_at() -> None:
