@@ -47,8 +47,12 @@ SLOTS = 8
 POOLED = 2 * SLOTS
 """Connections (and the daemon's threads for them) that are kept open once they were needed; a leak goes past that."""
 PATIENCE_S = 300.0
-TIMING = "keep_ms=6000,bell_ms=6000,lease_ms=60000,alive_ms=45000,renew_every_ms=2000,beat_every_ms=500,gap_ms=30000"
-"""Keys of answered batches go soon, so that they can be seen to go; leases outlast whatever else the machine does."""
+KEEP_MS = 30_000 if LONG else 6_000
+TIMING = (
+    f"keep_ms={KEEP_MS},bell_ms=6000,lease_ms=60000,alive_ms=45000,renew_every_ms=2000,beat_every_ms=500,gap_ms=30000"
+)
+"""Keys of answered batches go soon, so that they can be seen to go, and not before a trainer that hardly gets a
+processor has read its answer; leases outlast whatever else the machine does."""
 BODIES = (
     ("def solve(x):\n    return x + 1\n", 1.0, "passed"),
     ("def solve(x):\n    return 1 - x\n", 0.0, "wrong_answer"),
@@ -69,7 +73,7 @@ PASSING = tuple(
 NUMBERS = ("col:tally", "col:series")
 """Keys of what was counted in ten seconds, or in an hour; each has a lifetime."""
 MAX_NUMBER_KEYS = 150
-MEMORY_BOUND_KIB = {"server": 8192, "worker": 6144, "supervisor": 4096, "dashboard": 6144, "trainer": 16384}
+MEMORY_BOUND_KIB = {"server": 8192, "worker": 6144, "supervisor": 4096, "dashboard": 6144, "trainer": 8192}
 MEMORY_BOUND_KIB |= {"daemon": 4096, "interpreters": 8192}
 
 
