@@ -28,7 +28,11 @@ def measure(directory: Path) -> dict[str, float]:
             ("two forks inside", _FORK_TWICE),
         ):
             told[name] = _below(daemon, lambda code=code: _execs(daemon.client, code), COUNT)  # type: ignore[misc]
+        before = by_process(daemon.pid)
         told["graded, namespaces"], told["graded, the client's share"] = _graded(daemon, COUNT)
+        after = by_process(daemon.pid)
+        for name in after:
+            told[f"graded, of that {name}"] = (after[name] - before[name]) / (2 * COUNT) * 1000
     with Daemon(directory / "cpu-plain.sock", isolation="none") as daemon:
         told["graded, isolation none"], _ = _graded(daemon, PLAIN_COUNT)
     return told
@@ -61,6 +65,21 @@ def _execs(client: CollimateClient, code: str) -> None:
 
 def cpu_seconds(root: int) -> float:
     """Of `root` and all processes below it, with those that they have reaped."""
+    return sum(map(sum, _times(root).values()))
+
+
+def by_process(root: int) -> dict[str, float]:
+    """The same for a daemon, by what its processes are there for."""
+    found = dict.fromkeys(("the daemon", "warm interpreters", "holders of jobs", "forks"), 0.0)
+    for pid, (own, reaped) in _times(root).items():
+        # A warm interpreter is what reaps; what it keeps beside it does not.
+        found["the daemon" if pid == root else "warm interpreters" if reaped else "holders of jobs"] += own
+        found["forks"] += 0.0 if pid == root else reaped
+    return found
+
+
+def _times(root: int) -> dict[int, tuple[float, float]]:
+    """Seconds on a processor of `root` and every process below it: its own, and of those that it has reaped."""
     stats = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
@@ -73,4 +92,8 @@ def cpu_seconds(root: int) -> float:
     while grown:
         tree |= grown
         grown = {pid for pid, fields in stats.items() if int(fields[1]) in grown and pid not in tree}
-    return sum(int(ticks) for pid in tree if pid in stats for ticks in stats[pid][11:15]) / _TICKS
+    return {
+        pid: (sum(map(int, stats[pid][11:13])) / _TICKS, sum(map(int, stats[pid][13:15])) / _TICKS)
+        for pid in tree
+        if pid in stats
+    }
