@@ -23,6 +23,7 @@ from collimate_rl.queue import faults
 from collimate_rl.queue._raw import text
 from collimate_rl.queue.batches import BatchQueue
 from collimate_rl.queue.clients import translate_errors
+from collimate_rl.queue.codec import unpack_result
 from collimate_rl.queue.replies import Mended, Submitted
 from producer.handle import BatchHandle
 
@@ -77,10 +78,10 @@ class Waiting:
             self.finish(handle, None, error)
 
 
-def fetch(queue: BatchQueue, waiting: Waiting, handle: BatchHandle) -> None:
-    """Reads the answer of a finished batch into its handle."""
+def fetch(queue: BatchQueue, waiting: Waiting, handle: BatchHandle, told: bytes | None = None) -> None:
+    """Reads the answer of a finished batch into its handle: `told`, where it came along, or what the server has."""
     try:
-        result = queue.result(handle.k)
+        result = queue.result(handle.k) if told is None else unpack_result(told)
     except BadMessage as exc:  # written by a later version, or not by us: the handle's owner must hear of it
         waiting.finish(handle, None, exc)
         return
@@ -219,7 +220,7 @@ class Reader:
         handle = self.waiting.get(text(fields.get(b"k", b"")))
         # None: answered already, or a life of this name that is gone asked for it; a new epoch has other keys.
         if handle is not None and int(fields.get(b"epoch", b"0")) >= self.epoch:
-            fetch(self.queue, self.waiting, handle)
+            fetch(self.queue, self.waiting, handle, fields.get(b"done"))
 
     def _acknowledge(self) -> None:
         ms, _, seq = self._cursor.partition("-")

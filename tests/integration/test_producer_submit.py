@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -53,6 +54,28 @@ def test_submit_and_wait(producer: Producer, redis_url: str) -> None:
     assert (result.run, result.id) == ("run", "one")
     assert handle.done()
     assert handle.result(0) is result
+
+
+def test_a_result_that_came_along_is_not_asked_for(
+    producer: Producer, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A larger one is, from where it stands."""
+
+    def wordy(batch: GradeBatch) -> list[Verdict]:
+        words = "x" * 4096 if batch.id == "large" else ""
+        return [replace(verdict, detail=words) for verdict in all_pass(batch)]
+
+    def ask(k: str) -> Any:
+        asked.append(k)
+        return standing(k)
+
+    asked: list[str] = []
+    standing = producer.queue.result
+    monkeypatch.setattr(producer.queue, "result", ask)
+    with TinyWorker(redis_url, wordy):
+        small, large = send(producer, "small"), send(producer, "large", 5)
+        assert [len(handle.result(WAIT_S).rewards()) for handle in (small, large)] == [2, 5]
+        assert asked == [large.k]
 
 
 def test_the_batch_travels_whole(producer: Producer, redis_url: str) -> None:

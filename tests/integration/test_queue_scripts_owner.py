@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+from typing import Any
+
 import pytest
 
 from collimate_rl.errors import UnknownVersion
@@ -297,6 +300,20 @@ def test_publish_once_and_for_all(each_queue: BatchQueue) -> None:
     assert (each_queue.depth(), each_queue.inflight("run")) == (0, [])
     entries = each_queue.client.xrange(keys.results("run", "p"))
     assert [(f[b"k"], f[b"status"], f[b"epoch"]) for _, f in entries] == [(k.encode(), b"graded", b"0")]  # type: ignore[union-attr]
+    assert [f[b"done"] for _, f in entries] == [each_queue.client.get(keys.BatchKeys(k).done)]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("carried", [True, False])
+def test_a_result_of_up_to_16_kib_goes_along_in_its_entry(each_queue: BatchQueue, carried: bool) -> None:
+    k = put(each_queue, make_batch(k=4))
+    hold = take(each_queue, k).hold
+    for index in range(4):
+        each_queue.verdict(hold, dataclasses.replace(passed(index), detail="x" * (3500 if carried else 4096)))
+    each_queue.publish(hold)
+    done: Any = each_queue.client.get(keys.BatchKeys(k).done)
+    [(_, entry)] = each_queue.client.xrange(keys.results("run", "p"))  # type: ignore[misc]
+    assert (len(done) <= 16_384) is carried
+    assert entry.get(b"done") == (done if carried else None)
 
 
 def test_infra_answers_make_it_partial_and_never_replace_a_verdict(each_queue: BatchQueue) -> None:

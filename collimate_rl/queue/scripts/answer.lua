@@ -58,6 +58,9 @@ end
 -- So many answers wait for being counted, at most; a janitor counts them every few seconds.
 local MAX_ANSWERS = 20000
 
+-- A result of so many bytes goes along in the entry that tells a producer of it, which then needs not ask for it.
+local MAX_CARRIED = 16384
+
 local STATUS_OF = { expired = 'expired', cancelled = 'cancelled', quarantined = 'quarantined' }
 
 -- answer(S, fill, detail, infra): the one place where a batch becomes done.
@@ -119,7 +122,9 @@ local function answer(S, fill, detail, infra)
   redis.call('PEXPIRE', S.answers, int(T.keep_ms))
   for _, who in ipairs(S.askers) do
     local stream = 'col:results:' .. S.run .. ':' .. who
-    redis.call('XADD', stream, '*', 'k', k, 'id', S.id, 'epoch', int(S.epoch), 'status', status)
+    local entry = { 'k', k, 'id', S.id, 'epoch', int(S.epoch), 'status', status }
+    if #result <= MAX_CARRIED then entry[9], entry[10] = 'done', result end
+    redis.call('XADD', stream, '*', unpack(entry))
     redis.call('PEXPIRE', stream, int(T.keep_ms))
   end
   for _, key in ipairs({ p.state, p.verdicts, p.ledger, p.cases, p.askers }) do
