@@ -49,16 +49,16 @@ LOST = {"session_gone", "no_such_session", "ambiguous", "internal", "internal_er
 """What an exec in a session comes to whose sandbox a candidate has brought down."""
 
 
-def share(name: str, types: int) -> dict[str, str]:
-    """The attacks that this type of spec meets: each attack meets so many types, and every type with ATTACKS=long.
+def share(name: str, turn: int) -> dict[str, str]:
+    """The attacks that this type of spec meets: each attack meets one type in each turn, all types with ATTACKS=long.
 
     Those of the case file meet all of them at any time.
     """
-    own = sorted(SPECS).index(name)
+    own = sorted(SPECS).index(name) + turn
     return {
         attack: code
         for place, (attack, code) in enumerate(ALL.items())
-        if LONG or attack.startswith("case file") or (place + own) % len(SPECS) < types
+        if LONG or attack.startswith("case file") or (place + own) % len(SPECS) == 0
     }
 
 
@@ -78,7 +78,7 @@ def test_there_are_enough_of_them_and_a_spec_of_each_type() -> None:
 
 @pytest.mark.parametrize("name", sorted(SPECS))
 def test_no_attack_scores(client: CollimateClient, name: str) -> None:
-    tried = share(name, 2)
+    tried = share(name, 0)
     grades = grade_batch(client, "py", list(tried.values()), SPECS[name], timeout_seconds=LIMIT_S, concurrency=6)
     told = dict(zip(tried, grades, strict=True))
     assert {attack: grade.detail for attack, grade in told.items() if grade.reward != 0.0} == {}
