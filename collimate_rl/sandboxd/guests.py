@@ -26,8 +26,10 @@ class GuestPrograms:
 
     @classmethod
     def known(cls) -> GuestPrograms:
-        """Those that this release grades with and that run by themselves; the others are parts of an exec's code."""
-        return cls({name: text for name, text in guest.programs().items() if "\ndef main(" in text})
+        """Those that this release grades with and that run by themselves; the others are parts of an exec's code, and
+        `held` is what a zygote loads for the runner."""
+        texts = guest.programs().items()
+        return cls({name: text for name, text in texts if "\ndef main(" in text and name != "held"})
 
     def name_of(self, code: str) -> str | None:
         """The name of the program whose text this is, else None."""
