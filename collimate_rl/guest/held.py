@@ -79,8 +79,8 @@ class Outside(Holder):
 def hold(job: Dict[str, Any], *places: Any) -> Tuple[str, Optional[int]]:
     """The report on a job, and the wait status of a candidate that ended before it was killed here, else None.
 
-    `places` are an `Outside`'s, after `keep`; its `frames` is closed here. OSError when the candidate went and nobody
-    knows how.
+    `places` are an `Outside`'s, after `keep`; its `frames` is closed here. ProcessLookupError when the candidate went
+    and nobody knows how.
     """
     holder = Outside(job["prints"], *places)
     try:
@@ -91,7 +91,7 @@ def hold(job: Dict[str, Any], *places: Any) -> Tuple[str, Optional[int]]:
         holder.pid = 0
         holder.end()
     if holder.lost:
-        raise OSError("the candidate is gone")
+        raise ProcessLookupError("the candidate is gone")
     ended = None if holder.struck or holder.ended is None else int(holder.ended.split()[0])
     return report(mark, body, "ran"), ended
 

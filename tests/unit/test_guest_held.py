@@ -108,7 +108,7 @@ def test_how_it_ended_is_told_where_nobody_killed_it(tmp_path: Any, code: str, k
 
 
 def test_an_end_of_which_nobody_knows_is_no_report(tmp_path: Any) -> None:
-    with pytest.raises(OSError, match="the candidate is gone"):
+    with pytest.raises(ProcessLookupError, match="the candidate is gone"):
         Held(tmp_path, "import os\ndef solve(x): os._exit(3)\n", [1], known=False)
     assert held.flooding == set()
 

@@ -103,8 +103,10 @@ def echo(job: Any, *places: Any) -> tuple[str, int | None]:
         raise KeyError("no such field")
     if job == "deep":
         raise RecursionError
+    if job == "short":
+        raise OSError("no descriptors")
     if job == "gone":
-        raise OSError("the candidate is gone")
+        raise ProcessLookupError("the candidate is gone")
     return f"{job}\n", 9 if job == "killed" else None
 
 
@@ -130,7 +132,7 @@ def test_what_a_job_comes_to(crew: Crew) -> None:
 def test_a_holders_own_failure_is_an_error_and_no_verdict(crew: Crew) -> None:
     report, text = crew.ask("wrong")
     assert (report, text) == ({"error": "its holder failed: KeyError: 'no such field'"}, b"")
-    assert "error" in (crew.ask("deep")[0] or {})
+    assert all("error" in (crew.ask(job)[0] or {}) for job in ("deep", "short"))
     assert crew.ask("gone") == (None, b"")
     assert crew.ask("x", fds=3) == (None, b"")
     assert crew.ask("right") == ({"exit_code": 0}, b"right\n")

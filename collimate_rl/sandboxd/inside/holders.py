@@ -134,10 +134,10 @@ def _serve_one(reports: socket.socket, hold: Hold) -> None:
             report = {"exit_code": 0}
             try:
                 text, ended = hold(request["job"], *places)
-            except OSError:
+            except ProcessLookupError:
                 raise
             except Exception as exc:
-                # A job that is none, or a fault of ours: whichever, nothing that the candidate did.
+                # A job that is none, a fault of ours, or something that is short: nothing that the candidate did.
                 text, ended = "", None
                 report = {"error": f"its holder failed: {type(exc).__name__}: {exc}"}
             if ended is not None:
