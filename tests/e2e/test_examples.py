@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from collimate_rl.cli.processes import Child
 from collimate_rl.hooks.settings import HookSettings
 from tests.fixtures.fences import ROOT
 
@@ -47,9 +46,9 @@ def test_an_example_runs_with_a_daemon_of_its_own(name: str, daemon_socket: str,
     assert run(name, tmp_path) == expected(name)
 
 
-def test_the_same_examples_go_over_a_queue(redis_url: str, worker: Child, tmp_path: Path) -> None:
+def test_the_same_examples_go_over_a_queue(served_queue: str, tmp_path: Path) -> None:
     for name in EXAMPLES:
-        assert run(name, tmp_path, COLLIMATE_REDIS_URL=redis_url) == expected(name)
+        assert run(name, tmp_path, COLLIMATE_REDIS_URL=served_queue) == expected(name)
 
 
 def test_make_runs_them_all() -> None:

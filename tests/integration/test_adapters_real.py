@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from collimate_rl.cli.processes import Child
 from collimate_rl.client import CollimateClient
 from collimate_rl.errors import RunMisconfigured
 from collimate_rl.hooks.settings import HookSettings
@@ -41,8 +40,7 @@ def package(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, dae
     if request.param == "inline":
         monkeypatch.setenv("COLLIMATE_SERVE_SOCKET", daemon_socket)
     else:
-        request.getfixturevalue("worker")
-        monkeypatch.setenv("COLLIMATE_REDIS_URL", request.getfixturevalue("redis_url"))
+        monkeypatch.setenv("COLLIMATE_REDIS_URL", request.getfixturevalue("served_queue"))
     return PACKAGES[request.param]
 
 
@@ -218,17 +216,15 @@ ODD = {
     "no Python": "```python\ndef solve(x)\n    return\n```",
     "a lone surrogate": "```python\ndef solve(x):\n    '\udc80'\n    return x * x\n```",
     "a null character": "def solve(x):\n    return '\0'\n",
-    "endless": "```python\ndef solve(x):\n    while True:\n        pass\n```",
+    "endless": "```python\nimport time\ndef solve(x):\n    while True:\n        time.sleep(1)\n```",
     "too long": "def solve(x):\n    return x * x\n" + "# filler\n" * (1 << 17),
 }
 
 
-def test_inline_and_queued_say_the_same(
-    daemon_socket: str, redis_url: str, worker: Child, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_inline_and_queued_say_the_same(daemon_socket: str, served_queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One dotted path and one URL apart: the same arguments get the same rewards; no completion is infra trouble."""
     monkeypatch.setenv("COLLIMATE_SERVE_SOCKET", daemon_socket)
-    monkeypatch.setenv("COLLIMATE_REDIS_URL", redis_url)
+    monkeypatch.setenv("COLLIMATE_REDIS_URL", served_queue)
     monkeypatch.setenv("COLLIMATE_TIMEOUT_SECONDS", "1")
     monkeypatch.setenv("COLLIMATE_SEED_MODE", "crn")
 
@@ -256,10 +252,8 @@ def test_inline_and_queued_say_the_same(
             assert all(rewards[name] == (0.0, 0.0) for name in zeros if name in rewards), (framework, kind, rewards)
 
 
-def test_one_producer_serves_all_adapters_of_a_process(
-    redis_url: str, worker: Child, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLLIMATE_REDIS_URL", redis_url)
+def test_one_producer_serves_all_adapters_of_a_process(served_queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLLIMATE_REDIS_URL", served_queue)
     monkeypatch.setenv("COLLIMATE_RUN", "shared")
     sample = Sample("p", RIGHT, SQUARES)
     assert asyncio.run(module("producer", "slime").reward_func(Namespace(), sample)) == 1.0

@@ -54,8 +54,8 @@ def test_snippets_that_need_a_gateway(fence: Fence, local_gateway: RunningGatewa
 
 
 @pytest.mark.parametrize("fence", needing("queue"), ids=str)
-def test_snippets_that_need_the_queue(fence: Fence, redis_url: str, worker: Child, tmp_path: Path) -> None:
-    code = fence.code.replace("unix:run/redis.sock", redis_url)
+def test_snippets_that_need_the_queue(fence: Fence, served_queue: str, tmp_path: Path) -> None:
+    code = fence.code.replace("unix:run/redis.sock", served_queue)
     assert code != fence.code
     run(fence, code, tmp_path)
 

@@ -10,16 +10,15 @@ from typing import Any
 import pytest
 
 import producer.slime
-from collimate_rl.cli.processes import Child
 from collimate_rl.errors import RunMisconfigured
 from producer.wiring import close_graders
 from tests.fixtures.slime_samples import Sample, group_of_eight
 
 
 @pytest.fixture
-def args(redis_url: str, worker: Child) -> Iterator[Namespace]:
+def args(served_queue: str) -> Iterator[Namespace]:
     yield Namespace(
-        collimate_redis_url=redis_url, collimate_timeout_seconds=2, collimate_deadline_s=120, reward_key=None
+        collimate_redis_url=served_queue, collimate_timeout_seconds=2, collimate_deadline_s=120, reward_key=None
     )
     close_graders()
 
