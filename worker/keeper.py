@@ -13,6 +13,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from enum import Enum
 
 from collimate_rl.errors import CollimateError, RedisUnavailable
@@ -27,6 +28,10 @@ PATIENCE_S = 0.5
 """How long the job may take to return by itself once it was told to stop."""
 STUCK_S = 300.0
 """A job that hasn't returned so long after it was told to stop, plus the batch's own time limit, never will."""
+
+
+_THREADS = ThreadPoolExecutor(max_workers=1024, thread_name_prefix="keeper")
+"""One per batch under way; kept for the next batch, which so waits for no thread to start."""
 
 
 class Reason(Enum):
@@ -81,15 +86,16 @@ class Keeper:
         self._halted_at = 0.0
         self._late = False
         self._stuck = False
-        self._thread = threading.Thread(target=self._run, name=f"keeper-{grant.hold.k[:8]}", daemon=True)
+        self._watch: Future[None] | None = None
 
     def __enter__(self) -> Keeper:
-        self._thread.start()
+        self._watch = _THREADS.submit(self._run)
         return self
 
     def __exit__(self, *_exc: object) -> None:
         self._ended.set()
-        self._thread.join()
+        if self._watch is not None:
+            wait([self._watch])
 
     def halt(self, reason: Reason) -> None:
         """Stop the work, for the first reason given; being fenced outranks all."""
@@ -104,7 +110,7 @@ class Keeper:
             try:
                 self.tick()
             except Exception:  # noqa: BLE001 - a watch that dies would let the lease run out without a word
-                logs.emit(logs.LOOP_FAILED, logging.ERROR, loop=self._thread.name, exc_info=True)
+                logs.emit(logs.LOOP_FAILED, logging.ERROR, loop=f"keeper-{self._grant.hold.k[:8]}", exc_info=True)
 
     def tick(self) -> None:
         """One look at everything that can end the work."""

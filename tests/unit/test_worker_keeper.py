@@ -225,4 +225,5 @@ def test_its_thread_ends_with_the_work() -> None:
     w = world(Queue())
     with w.keeper:
         pass
-    assert not w.keeper._thread.is_alive()
+    assert w.keeper._watch is not None
+    assert w.keeper._watch.done()
