@@ -49,6 +49,7 @@ class Pair:
     """Two outer ends with a relay between them."""
 
     def __init__(self, loop: PortLoop) -> None:
+        self._loop = loop
         self.one, inner_one = socket.socketpair()
         self.other, inner_other = socket.socketpair()
         self.closed = threading.Event()
@@ -62,6 +63,8 @@ class Pair:
     def close(self) -> None:
         self.one.close()
         self.other.close()
+        # The loop may end before it has heard of that, and closes nothing of what it serves.
+        self._loop.call(self.relay.close)
 
 
 @pytest.fixture
