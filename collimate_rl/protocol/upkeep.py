@@ -133,8 +133,12 @@ def purge(store: Store, *, k: str, run: str) -> Step:
     if batch.run != run:
         return store, ("OTHER",)
     place, rung = (batch.node, batch.worker), {f"{k}-{n}" for n in range(1, batch.rings + 1)}
+    of_round = {bell.job: bell.round for bell in store.bells if bell.job in rung and bell.round}
     store = replace(
         store,
+        rounds=tuple(
+            (number, ends) for number, ends in store.rounds if not any(of_round.get(job) == number for job in ends)
+        ),
         batch=None,
         payload=None,
         verdicts=(),

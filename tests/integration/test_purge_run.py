@@ -19,8 +19,8 @@ from tests.fixtures.model_store import Dump
 from tests.fixtures.queue_batches import key_of, make_batch, passed, put, take
 
 SPEC = {"type": "unit_test", "tests": []}
-SHARED = {"rq:queues"}
-"""What rq keeps of the queue itself."""
+SHARED = {"rq:queues", keys.rounds("grade"), keys.rounds("other")}
+"""What is kept of the queue itself."""
 
 
 def everything(queue: BatchQueue) -> dict[str, Any]:
@@ -71,6 +71,9 @@ def test_nothing_is_left_of_it_and_no_other_run_is_touched(each_queue: BatchQueu
     purged = purge_run(each_queue, "gone", wait_s=0.0)
     assert purged == PurgedRun(batches=len(ks) + 1, streams=2, cut_short=1)
     assert everything(each_queue) == kept
+    for name in ("grade", "other"):
+        told = b" ".join(each_queue.client.hvals(keys.rounds(name)))  # type: ignore[arg-type]
+        assert not [k for k in (*ks, held) if k.encode() in told]
     assert each_queue.renew(grant.hold).word is Renewed.FENCED
     assert each_queue.verdict(grant.hold, passed(0)) is Written.FENCED
     assert each_queue.claim(held, "o", "w", "n").word is Claimed.GONE

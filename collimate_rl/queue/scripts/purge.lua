@@ -6,7 +6,7 @@
 --
 -- Replies {PURGED, the status that it had}; {OTHER} (another run's, nothing was written); {GONE} (nothing is known of
 -- it). Sent again: GONE.
--- Deletes the batch's keys, its bells and their job hashes, its entries in pending, inflight, homed, owned and quarantine. The
+-- Deletes the batch's keys, its bells, their job hashes and rounds that name them, its entries in pending, inflight, homed, owned and quarantine. The
 -- producers' streams and cursors are the caller's to delete: they are of the run, not of a batch.
 local A, bad = args('k:key run:name')
 if bad then return bad end
@@ -30,6 +30,11 @@ for n = 1, S.rings do
   redis.call('LREM', S.list, 0, jid)
   redis.call('LREM', popped, 0, jid)
   for _, own_list in ipairs(own_lists) do redis.call('LREM', own_list, 0, jid) end
+  local round = redis.pcall('HGET', 'rq:job:' .. jid, 'round')
+  if type(round) == 'string' then
+    local first, last = string.match(redis.call('HGET', S.rounds, round) or '', '^(%S+) (%S+)$')
+    if first == jid or last == jid then redis.call('HDEL', S.rounds, round) end
+  end
   redis.call('DEL', 'rq:job:' .. jid)
 end
 if S.node ~= '' and redis.call('HGET', 'col:owned:' .. S.node, S.worker) == A.k then
