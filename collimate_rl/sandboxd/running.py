@@ -94,7 +94,8 @@ class Running:
         if report is None:
             return None
         if "error" in report:
-            raise bringup_failed(f"the fork failed before the exec began: {report['error']}")
+            when = "before the exec began" if self._began() is None else "while the exec ran"
+            raise bringup_failed(f"the fork failed {when}: {report['error']}")
         if self._began() is None:
             raise bringup_failed("the fork ended before the exec began")
         if _ended(report) == _KILLED_CODE and self._fork.out_of_reach and self._fork.is_dead(within_s=_FORK_DEATH_S):
