@@ -160,7 +160,7 @@ def test_what_a_candidate_does_to_its_channel_is_its_own_end(daemon: RunningDaem
 
     def run(name: str) -> Answered:
         # Who is to run out of time does so soon, and nobody else.
-        case_s = 2.0 if HOSTILE[name][1].endswith("t") else 30.0
+        case_s = 3.0 if HOSTILE[name][1].endswith("t") else 30.0
         job = job_of(CHANNEL + HOSTILE[name][0] + "\n", [1, 2, 3], timeout_seconds=40, case_s=case_s)
         return run_held(path, job, timeout_seconds=40)
 
@@ -183,8 +183,8 @@ def test_flooders_take_no_time_from_others(path: str) -> None:
     ]
     # The last of them is over when so much was written, or its time is.
     with ThreadPoolExecutor(9) as pool:
-        flooding = [pool.submit(run_held, path, job_of(CHANNEL + code, [1], case_s=2.0)) for code in floods * 3]
-        honest = [run_held(path, job_of(SQUARE, range(10), case_s=1.5)) for _ in range(5)]
+        flooding = [pool.submit(run_held, path, job_of(CHANNEL + code, [1], case_s=3.0)) for code in floods * 3]
+        honest = [run_held(path, job_of(SQUARE, range(10), case_s=2.5)) for _ in range(5)]
     assert [one.values for one in honest] == [[n * n for n in range(10)]] * 5
     assert {one.result().kinds for one in flooding} <= {"vt", "vl"}
 
@@ -228,8 +228,8 @@ def test_the_time_limits(path: str) -> None:
     sleeper = "import time\ndef solve(x):\n    time.sleep(x)\n    return x\n"
     with ThreadPoolExecutor(3) as pool:
         struck = pool.submit(run_held, path, job_of(sleeper, [60]), timeout_seconds=1)
-        total = pool.submit(run_held, path, job_of(sleeper, [0, 60, 0], total_s=2.0))
-        case = pool.submit(run_held, path, job_of(sleeper, [0, 60, 0], case_s=1.0))
+        total = pool.submit(run_held, path, job_of(sleeper, [0, 60, 0], total_s=3.0))
+        case = pool.submit(run_held, path, job_of(sleeper, [0, 60, 0], case_s=2.0))
     # The wire's limit is below the job's own: then there is no report.
     assert (struck.result().status, struck.result().answer["exit_code"], struck.result().report) == (200, -1, None)
     assert (total.result().kinds, case.result().kinds) == ("vvt", "vvt")
