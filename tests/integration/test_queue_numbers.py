@@ -113,7 +113,8 @@ def test_what_a_node_did_is_counted_exactly_and_its_batches_are_traced(
     assert re.search(r"claimed .* attempt 2, n1 n1-", shown)
     assert re.search(r"candidate 0: passed, attempt 2 on n1, recovered: (read|waited)", shown)
     assert re.search(
-        r"received .*taken by its producer; when is known by the trainer only", collimate("trace", "trainer/group-1", "--redis", redis_url).stdout
+        r"received .*taken by its producer; when is known by the trainer only",
+        collimate("trace", "trainer/group-1", "--redis", redis_url).stdout,
     )
     nothing = collimate("trace", "other/never", "--redis", redis_url)
     assert (nothing.exit_code, nothing.stdout) == (1, "")
