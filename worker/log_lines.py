@@ -11,7 +11,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TextIO
 
 LONGEST = 4096
@@ -20,6 +20,28 @@ LONGEST_TRACEBACK = 32_768
 RESET = "\x1b[0m"
 COLOURS = {"debug": "\x1b[2m", "warning": "\x1b[33m", "error": "\x1b[31m", "critical": "\x1b[31m"}
 STRONG = "\x1b[1m"
+
+
+class Seldom(logging.Filter):
+    """Lets an error that is said again and again through every `every_s` seconds; values in its words don't count.
+
+    rq says in each process, every second or two, that the server is away; our own events tell the outage once.
+    """
+
+    def __init__(self, every_s: float = 30.0, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._every_s = every_s
+        self._clock = clock
+        self._said: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno < logging.ERROR:
+            return True
+        words, t = str(record.msg), self._clock()
+        if t - self._said.get(words, -math.inf) < self._every_s:
+            return False
+        self._said = {said: at for said, at in self._said.items() if t - at < self._every_s} | {words: t}
+        return True
 
 
 def clip(text: str, longest: int = LONGEST) -> str:

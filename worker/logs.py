@@ -10,7 +10,7 @@ import logging
 import sys
 from typing import Any, TextIO
 
-from worker.log_lines import JsonFormatter, TextFormatter, may_colour
+from worker.log_lines import JsonFormatter, Seldom, TextFormatter, may_colour
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
@@ -42,6 +42,9 @@ def configure(
         logger.handlers[:] = [handler]
         logger.setLevel(level)
         logger.propagate = False
+    if rq:
+        worker = logging.getLogger("rq.worker")
+        worker.filters[:] = [Seldom()]
 
 
 def _declare(name: str, meaning: str, *carries: str) -> str:

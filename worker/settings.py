@@ -195,8 +195,11 @@ def parse_timing(text: str) -> Timing:
     given: dict[str, int] = {}
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         name, equals, number = part.partition("=")
-        if not equals or not number.isdecimal() or name not in {item.name for item in fields(Timing)}:
+        names = [item.name for item in fields(Timing)]
+        if not equals or not number.isdecimal():
             raise ValueError(f"timing is a list of name=milliseconds, not {part!r}")
+        if name not in names:
+            raise ValueError(f"timing has no {name!r}: there are {', '.join(names)}")
         given[name] = int(number)
     return Timing(**given)
 
@@ -228,6 +231,7 @@ def _boolean(text: str) -> bool:
     raise ValueError(f"neither yes nor no: {text!r}")
 
 
+_KINDS = {"str": "text", "int": "a whole number", "float": "a number", "bool": "true or false"}
 PARSERS: Mapping[str, Callable[[str], Any]] = {"str": str, "int": int, "float": float, "bool": _boolean}
 
 
@@ -240,8 +244,8 @@ def _typed(name: str, annotation: str, value: Any, source: str) -> Any:
         if type(value).__name__ == annotation:
             return value
     except ValueError as error:
-        raise ValueError(f"{name} from {source} is no {annotation}: {error}") from error
-    raise ValueError(f"{name} from {source} must be a {annotation}, not {value!r}")
+        raise ValueError(f"{name} from {source} must be {_KINDS[annotation]}, not {value!r}") from error
+    raise ValueError(f"{name} from {source} must be {_KINDS[annotation]}, not {value!r}")
 
 
 def read_file(path: Path) -> dict[str, Any]:
@@ -281,7 +285,7 @@ def load(
     known = {item.name: str(item.type) for item in fields(WorkerSettings)}
     unknown = sorted(set(table) - set(known))
     if unknown:
-        raise ValueError(f"[worker] in {path} has unknown settings: {', '.join(unknown)}")
+        raise ValueError(f"[worker] in {path} has unknown settings: {', '.join(unknown)}. There are {', '.join(known)}")
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for name, annotation in known.items():

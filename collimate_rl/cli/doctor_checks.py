@@ -13,7 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from collimate_rl.errors import CollimateError, QueueError, UnsuitableServer
+from collimate_rl.errors import CollimateError, QueueError, RedisUnavailable, UnsuitableServer
 from collimate_rl.sandboxd.findings import Finding
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def redis_server(url: str | None, *, now: Callable[[], float] = time.time) -> li
     except ValueError as exc:
         return [Finding(name=name, found=str(exc), state="missing", remedy="redis://, rediss:// or unix:PATH")]
     try:
-        with translate_errors("looking at the server"):
+        with translate_errors("look at the server"):
             info = client.info("server")
             before = now()
             seconds, micros = client.time()
@@ -113,8 +113,11 @@ def redis_server(url: str | None, *, now: Callable[[], float] = time.time) -> li
         version = f"{info.get('server_name', 'redis')} {info.get('valkey_version') or info['redis_version']}"
         at = Finding(name=name, found=f"{version} at {url.rpartition('@')[2]}")
         return [at, _skew(seconds + micros / 1e6, before, after), _policy(client)]
-    except QueueError as exc:
+    except RedisUnavailable as exc:
         remedy = "start it, or name the right one with --redis-url"
+        return [Finding(name=name, found=exc.message, state="missing", remedy=remedy)]
+    except QueueError as exc:
+        remedy = "it runs, and refuses: correct the user, password or certificate in --redis-url, or its rights there"
         return [Finding(name=name, found=exc.message, state="missing", remedy=remedy)]
     finally:
         client.close()

@@ -35,7 +35,8 @@ def trace(queue: BatchQueue, *, batch: str, epoch: int, as_json: bool) -> None:
     k = find_k(queue, batch, epoch=epoch)
     view = None if k is None else read_batch(queue, k, receipt=True)
     if view is None:
-        click.echo(f"nothing is known of batch {printable(batch)} (epoch {epoch})", err=True)
+        words = f"nothing is known of batch {printable(batch)} (epoch {epoch}) on queue {queue.queue!r} of this server"
+        click.echo(f"{words}: an answered one is kept for a day, and an id may be another epoch's", err=True)
         raise SystemExit(EXIT_FAILED)
     if as_json:
         print_json(_data(view))

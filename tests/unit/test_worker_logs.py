@@ -14,7 +14,7 @@ import pytest
 
 from tests.fixtures.fences import ROOT
 from worker import logs
-from worker.log_lines import LONGEST, may_colour
+from worker.log_lines import LONGEST, Seldom, may_colour
 from worker.outage import Outage
 
 HOSTILE = (
@@ -40,6 +40,7 @@ def _restore() -> Iterator[None]:
     for (logger, handlers), propagate in zip(kept, propagates, strict=True):
         logger.handlers[:], logger.propagate = handlers, propagate
         logger.setLevel(logging.NOTSET)
+    logging.getLogger("rq.worker").filters.clear()
 
 
 def lines(log_format: str, stream: io.StringIO | None = None, **fields: Any) -> list[str]:
@@ -88,6 +89,20 @@ def test_what_another_library_logs_is_escaped_too() -> None:
     (line,) = stream.getvalue().splitlines()
     assert line.endswith("rq.worker  job a\\nb\\x1b[0m")
     assert len(stream.getvalue().split("\n")) == 2
+
+
+def test_an_error_of_rqs_that_goes_on_is_said_now_and_then() -> None:
+    now = 0.0
+    seldom = Seldom(every_s=30.0, clock=lambda: now)
+
+    def said(level: int, words: str, *values: object) -> bool:
+        return bool(seldom.filter(logging.LogRecord("rq.worker", level, "", 0, words, values, None)))
+
+    assert [said(logging.ERROR, "away, retrying in %d", wait) for wait in (1, 2, 2)] == [True, False, False]
+    assert said(logging.ERROR, "another")
+    assert [said(logging.WARNING, "warned") for _ in range(2)] == [True, True]
+    now = 30.0
+    assert said(logging.ERROR, "away, retrying in %d", 2)
 
 
 def test_json_is_json_whatever_the_value() -> None:

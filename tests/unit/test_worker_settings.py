@@ -44,14 +44,14 @@ def test_no_file_is_no_fault_but_a_named_one_must_be_there(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[worker]\nslotz = 1\n", "unknown settings: slotz"),
+        ("[worker]\nslotz = 1\n", "unknown settings: slotz. There are redis_url, queue,"),
         ("worker = 1\n", "must be a table"),
         ("[workers]\nslots = 1\n", r"holds \[workers\], which nothing reads: there are \[worker\] and"),
         ("slots = 1\nqueue = 'q'\n[worker]\n", r"holds queue, slots, which nothing reads: there are \[worker\] and"),
         ("not toml", "is not TOML"),
-        ("[worker]\nslots = 1.5\n", "must be a int"),
-        ("[worker]\nslots = true\n", "must be a int"),
-        ('[worker]\ngrace = "soon"\n', "is no float"),
+        ("[worker]\nslots = 1.5\n", "must be a whole number, not 1.5"),
+        ("[worker]\nslots = true\n", "must be a whole number, not True"),
+        ('[worker]\ngrace = "soon"\n', "must be a number, not 'soon'"),
     ],
 )
 def test_a_bad_file_says_what_is_off(tmp_path: Path, text: str, words: str) -> None:
