@@ -152,7 +152,7 @@ def bury(queue: BatchQueue, rq_client: Redis, node: str, worker: str, *, home: b
         reply = queue.bury(node, worker, counts=counts, home=home)
         faults.reach("buried")
         with translate_errors(f"clear what rq keeps of worker {worker}"):
-            bells = clear_worker(rq_client, queue.queue, worker)
+            bells = clear_worker(rq_client, queue.queue, worker, k=reply.k)
     except RedisUnavailable:
         raise
     except QueueError as error:

@@ -179,8 +179,9 @@ class BellQueue(Queue):
         raise RuntimeError("a worker serves one queue: with several, rq pops without the intermediate list")
 
 
-def clear_worker(connection: Redis, queue: str, name: str) -> list[str]:
-    """Clears what rq keeps of a worker whose process is gone: its executions, and its registration.
+def clear_worker(connection: Redis, queue: str, name: str, *, k: str | None = None) -> list[str]:
+    """Clears what rq keeps of a worker whose process is gone: its executions, its registration, and the bell of the
+    batch `k` that it owned, of which rq had perhaps not been told.
 
     Returns the ids of the jobs that it was at. rq's own `job.delete()` is no way: after a crash it raises, since an
     execution's hash expires before its entry. To be called after `BatchQueue.bury`.
@@ -188,13 +189,21 @@ def clear_worker(connection: Redis, queue: str, name: str) -> list[str]:
     executions_key = f"rq:worker:{name}:executions"
     found: list[str] = []
     with connection.pipeline() as pipe:
+        for entry in connection.lrange(keys.rq_intermediate(queue), 0, -1) if k is not None else ():
+            job_id = raw(entry).decode("utf-8", "replace")
+            if keys.k_of_job(job_id) == k:
+                # Should another process be at a second bell of this batch, it takes it off itself, and finds it gone.
+                found.append(job_id)
+                pipe.lrem(keys.rq_intermediate(queue), 0, job_id)
+                pipe.delete(keys.rq_job(job_id))
         for entry in connection.smembers(executions_key):
             named = text(entry)
             if named.count(":") != 1:  # no entry of rq's; it goes with the rest
                 continue
             execution = Execution.from_composite_key(named, connection)
             execution.worker_name = name
-            found.append(execution.job_id)
+            if execution.job_id not in found:
+                found.append(execution.job_id)
             job = BellJob(execution.job_id, connection=connection, serializer=MsgpackSerializer)
             job.origin = queue
             try:
