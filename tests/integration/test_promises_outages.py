@@ -173,6 +173,8 @@ def test_a_server_that_is_full_again_and_again_blames_nobody(
     assert audit.rewards(k) == [1.0] * 5
     assert audit.state(k, "losses") == ""
     assert [v.attempt for v in audit.result(k).results] == [1] * 5
+    # What a worker could not take off, since the server refused it, the janitor does.
+    until(lambda: client.llen(keys.rq_intermediate("grade")) == 0, "a bell stayed")
     assert started.stop() == 0
     assert started.events("batch_error") == []
     audit.check_each_answered_once()

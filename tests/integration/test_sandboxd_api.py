@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.fixtures.sandbox_daemon import RunningDaemon
-from tests.fixtures.sandboxd_wire import UnixConnection, call, code, descendants, run
+from tests.fixtures.sandboxd_wire import UnixConnection, at_rest, call, code, descendants, run
 
 SEED = "ab" * 32
 
@@ -302,6 +302,7 @@ def test_requests_off_the_beaten_track(daemon_socket: str, raw: bytes, start: by
 def test_execs_are_spread_over_the_zygotes(sandbox_daemon: RunningDaemon) -> None:
     """As seen from the host: forks of a session hang below different zygotes."""
     path = sandbox_daemon.socket_path
+    at_rest(sandbox_daemon.pid, path)
     before = descendants(sandbox_daemon.pid)
     ids = [call(path, "POST", "/v1/sessions", {"template_id": "py"})[1]["session_id"] for _ in range(4)]
     parents = set()

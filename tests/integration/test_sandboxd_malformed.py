@@ -13,7 +13,6 @@ import select
 import shutil
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -24,7 +23,7 @@ from collimate_rl.local_backend import LocalCollimateBackend
 from collimate_rl.sandboxd.backend import IsolationUnavailable
 from collimate_rl.sandboxd.config import Limits
 from tests.fixtures.sandbox_daemon import NoIsolation, RunningDaemon, start_daemon
-from tests.fixtures.sandboxd_wire import call, code, eventually, footprint
+from tests.fixtures.sandboxd_wire import at_rest, call, code, eventually, footprint
 
 COUNT = 1000 * int(os.environ.get("REPEAT", "1"))
 PATIENCE_S = 120.0
@@ -54,18 +53,6 @@ def daemon() -> Iterator[RunningDaemon]:
         shutil.rmtree(own.folder, ignore_errors=True)
     assert status == 0, words
     assert "Traceback" not in words, words
-
-
-def at_rest(daemon: RunningDaemon) -> dict[str, int]:
-    """What it holds once it has warmed up and nothing changes any more."""
-    for _ in range(4):
-        # Each warm interpreter in its turn: from its first exec on it keeps forks at hand.
-        code(daemon.socket_path, "pass")
-    looks = [footprint(daemon.pid)]
-    while len(looks) < 4 or looks[-4:] != looks[-1:] * 4:
-        time.sleep(0.25)
-        looks.append(footprint(daemon.pid))
-    return looks[-1]
 
 
 def well_formed(chance: random.Random) -> bytes:
@@ -140,7 +127,7 @@ def statuses(answer: bytes) -> list[int]:
 
 def test_malformed_requests_are_the_senders_fault(daemon: RunningDaemon) -> None:
     path = daemon.socket_path
-    before = at_rest(daemon)
+    before = at_rest(daemon.pid, daemon.socket_path)
 
     def one(seed: int) -> list[int]:
         chance = random.Random(seed)
@@ -237,7 +224,7 @@ class Dribblers:
 
 def test_slow_requests_are_ended_and_honest_ones_served_meanwhile(daemon: RunningDaemon) -> None:
     path = daemon.socket_path
-    before = at_rest(daemon)
+    before = at_rest(daemon.pid, daemon.socket_path)
     slow = Dribblers(path, 300)
     try:
         eventually(lambda: footprint(daemon.pid)["threads"] > before["threads"] + 200, "their threads", timeout_s=60)
