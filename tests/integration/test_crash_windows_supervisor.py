@@ -111,8 +111,8 @@ def test_a_supervisor_that_slept_over_a_death_buries_nothing_of_the_next_owners(
     assert [audit.state(k, name) for name in ("status", "fence", "losses")] == before == ["running", "2", "1"]
     result = audit.result(k)
     assert [(v.reward, v.attempt) for v in result.results] == [(1.0, 2)]
+    assert started.stop() == other.stop() == 0  # then all is said
     assert sum(len(each.events("batch_published", k=k)) for each in (started, other)) == 1
-    assert started.stop() == other.stop() == 0
     check_nothing_stayed(audit)
 
 

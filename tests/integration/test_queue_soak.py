@@ -38,7 +38,7 @@ from worker.settings import parse_timing
 
 LONG = os.environ.get("SOAK") == "long"
 CANDIDATES = int(os.environ.get("SOAK_CANDIDATES", "100000" if LONG else "400"))
-LEGS = 10 if LONG else 1
+LEGS = 5 if LONG else 1
 GROUP = 16
 AT_ONCE = 24
 """Batches that are unanswered at once."""

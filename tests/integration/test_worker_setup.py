@@ -207,7 +207,7 @@ def test_config_prints_what_is_in_force_and_from_where(
     ("arguments", "words"),
     [
         (["--slots", "0"], "slots must be between"),
-        (["--slots", "some"], "no int"),
+        (["--slots", "some"], "must be a whole number, not"),
         (["--node", "a/b"], "node must match"),
         (["--config", "/nowhere.toml"], "cannot be read"),
         (["--once"], "--once goes with janitor, not with run"),
