@@ -32,6 +32,7 @@ from tests.fixtures.sandbox_daemon import NOBODY, RunningDaemon, copy_of_the_pac
 from tests.fixtures.sandboxd_wire import descendants
 
 THREADS = 16
+AHEAD_S = 2.0
 SERVER = """
 import socket
 def main():
@@ -167,6 +168,9 @@ def burst(client: CollimateClient, width: int, *, rounds: int) -> dict[str, list
 
 def sessions(daemon: RunningDaemon, client: CollimateClient, count: int) -> dict[str, float]:
     """KiB per session, of `count` that live at once and have run one exec each."""
+    for _ in range(client.health()["zygotes"]):
+        client.exec_once("plain", code="pass")
+    time.sleep(AHEAD_S)  # the forks that wait are there before the first session, and stay
     before = descendants(daemon.pid)
     charged = groups_memory_kib(daemon.pid)
     own = _private_kib(daemon.pid)
