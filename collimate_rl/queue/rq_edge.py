@@ -17,6 +17,7 @@ from redis.client import Pipeline
 from redis.exceptions import RedisError
 from rq.exceptions import DequeueTimeout, StopRequested
 from rq.executions import Execution
+from rq.intermediate_queue import IntermediateQueue
 from rq.job import Job, JobStatus
 from rq.job_lifecycle import record_job_failure
 from rq.queue import Queue
@@ -135,6 +136,15 @@ class Gate(Enum):
     STOP = "stop"
 
 
+class PoppedBells(IntermediateQueue):
+    """rq's list of what was popped and not started. Our own sweep keeps it clean: rq's would mark every bell that it
+    meets there, be it for a moment, by a key that stays for a day.
+    """
+
+    def cleanup(self, worker: Any, queue: Any) -> None:
+        pass
+
+
 class BellQueue(Queue):
     """Asks its worker's gate around every pop: the one point where a stop leaves no bell behind.
 
@@ -173,6 +183,10 @@ class BellQueue(Queue):
         if gate in (Gate.WAIT, Gate.LATER):
             raise DequeueTimeout(timeout, queue_key)
         return popped
+
+    @property
+    def intermediate_queue(self) -> PoppedBells:
+        return PoppedBells(self.key, connection=self.connection)
 
     @classmethod
     def lpop(cls, queue_keys: Any, timeout: int | None, connection: Redis | None = None) -> Any:

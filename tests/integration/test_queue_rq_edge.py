@@ -25,6 +25,7 @@ from collimate_rl.queue.janitor import MAX_DUE, QueueJanitor
 from collimate_rl.queue.replies import Buried, Mended
 from collimate_rl.queue.rq_edge import (
     JOB_FUNCTION,
+    BellQueue,
     IntermediateSweep,
     MsgpackSerializer,
     clear_worker,
@@ -293,3 +294,13 @@ def test_a_bell_lost_on_the_way_is_rung_again_by_the_janitor(queue: BatchQueue, 
     with worker(redis_url, mode="burst") as process:
         assert process.wait(WAIT_S) == 0
     assert queue.result(k) is not None
+
+
+def test_rqs_own_maintenance_marks_no_bell_that_was_popped(queue: BatchQueue) -> None:
+    k = put(queue, make_batch())
+    queue.client.lmove(keys.rq_queue("grade"), keys.rq_intermediate("grade"), "LEFT", "RIGHT")
+    client: Any = queue.client
+    before = set(client.keys("rq:*"))
+    BellQueue("grade", connection=queue.client).intermediate_queue.cleanup(None, None)
+    assert set(client.keys("rq:*")) == before
+    assert client.lrange(keys.rq_intermediate("grade"), 0, -1) == [f"{k}-1".encode()]
