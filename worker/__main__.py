@@ -11,12 +11,11 @@ import threading
 from collections.abc import Mapping, Sequence
 
 from worker import logs
-from worker.options import read
+from worker.options import SERVING, read
 from worker.settings import Loaded, WorkerSettings, load, mask_password, parse_timing
 from worker.signals import STOP_SIGNALS
 
 EXIT_REFUSED = 2
-SERVING = ("host", "port", "token", "token_file")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

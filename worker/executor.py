@@ -58,12 +58,12 @@ class NodeExecutor:
 
     `until` is on `clock`; at it, or when `stop` is set, nothing further starts and `run` raises a `CollimateError`
     with the code `expired` or `stopped`. `on_error(error)` hears of each exec that failed, `on_retry(index, error,
-    pause_s)` of each new try, `on_wait(seconds)` of each wait for a slot; `on_start(index)` of
-    each candidate's exec before it is sent, and stops it by raising; `on_slot(index)` of each candidate that has got a
-    slot; `on_draining(error)` of a daemon that is going
-    away, from which everything has to be taken elsewhere. `drains()` knows of a drain that no exec was told of: once
-    nothing runs on it any more such a daemon closes its socket, and is only unreachable. `quiet_others` is how many
-    slots may be taken beside a quiet exec; None where this node's slots say nothing about the load.
+    pause_s)` of each new try, `on_wait(seconds)` of each wait for a slot; `on_slot(index)` of each candidate that has
+    got a slot; `on_start(index)` of each candidate's exec before it is sent, and stops it by raising;
+    `on_draining(error)` of a daemon that is going away, from which everything has to be taken elsewhere. `drains()`
+    knows of a drain that no exec was told of: once nothing runs on it any more such a daemon closes its socket, and is
+    only unreachable. `quiet_others` is how many slots may be taken beside a quiet exec; None where this node's slots
+    say nothing about the load.
     """
 
     def __init__(
@@ -124,8 +124,8 @@ class NodeExecutor:
                     self._note_wait(index, waited)
                     if role == "runner" and index is not None:
                         self._on_slot(index)
-                    if self._on_start is not None and role == "runner" and index is not None:
-                        self._on_start(index)
+                        if self._on_start is not None:
+                            self._on_start(index)
                     began = self._clock()
                     answer = self._inner.run(request, role=role, index=index)
                     if role == "runner" and index is not None:

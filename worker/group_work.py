@@ -174,8 +174,9 @@ class GroupWork:
             for index, verdict in self._cache.known(set(everybody) - self.judged).items():
                 self._write(index, verdict)
             self._twins = self._cache.twins(set(everybody) - self.judged)
-            self._to_begin = set(everybody) - self.judged - {twin for twins in self._twins.values() for twin in twins}
-            self._grade_all_but(self.judged | {twin for twins in self._twins.values() for twin in twins})
+            skip = self.judged.union(*self._twins.values())
+            self._to_begin = set(everybody) - skip
+            self._grade_all_but(skip)
             self._twins = {}
             if self._keeper.stop.is_set() or len(self.judged) + len(self.failed) == len(everybody):
                 return

@@ -111,15 +111,15 @@ class NodeWorker(BellWorker):
             **options,
         )
         tally = tally or Tally()
-        self._slots_directory = slots_directory(self.settings.state_dir, self.settings.node)
+        directory = slots_directory(self.settings.state_dir, self.settings.node)
         self._slots = Slots(
-            self._slots_directory,
+            directory,
             self.settings.slots,
             on_held=lambda count: tally.set(metrics.SLOTS_IN_USE, count),
         )
         # A worker without a supervisor keeps no others from taking batches: how many there are is for who starts them.
         shared = supervised and self.settings.processes == 0
-        self._turns = Turns(self._slots_directory, self.settings.first_processes) if shared else None
+        self._turns = Turns(directory, self.settings.first_processes) if shared else None
         self.bench = Bench(
             queue=self.batches,
             worker=self.name,

@@ -45,20 +45,20 @@ _VALUES: Mapping[str, tuple[str, str]] = {
     "token_file": ("FILE", "a file with the token"),
     "config": ("FILE", "read this file instead of ./collimate.toml [COLLIMATE_CONFIG]"),
 }
+SERVING = ("host", "port", "token", "token_file")
+"""The dashboard's own: how it is reached."""
 _OWN: Mapping[str, Sequence[str]] = {
-    "run": ("config",),
-    "config": ("config",),
-    "janitor": ("once", "dry_run", "config"),
-    "status": ("json", "config"),
-    "dashboard": ("host", "port", "token", "token_file", "config"),
-    "quarantine": ("json", "config"),
+    "janitor": ("once", "dry_run"),
+    "status": ("json",),
+    "dashboard": SERVING,
+    "quarantine": ("json",),
 }
-"""Options that are no settings."""
+"""Options that are no settings, beside `config`, which every command takes."""
 
 
 def options_of(command: str) -> tuple[str, ...]:
     """What `command` takes, as names of attributes: its own options first, then settings in their order."""
-    return (*_OWN[command], *(name for name in _EVERY if name in _SETTINGS[command]))
+    return (*_OWN.get(command, ()), "config", *(name for name in _EVERY if name in _SETTINGS[command]))
 
 
 def read(argv: Sequence[str] | None = None) -> argparse.Namespace:

@@ -11,6 +11,7 @@ import re
 import socket
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -193,9 +194,9 @@ class WorkerSettings:
 def parse_timing(text: str) -> Timing:
     """`lease_ms=1500,renew_every_ms=400` as a `Timing`; what isn't named keeps its default. Raises `ValueError`."""
     given: dict[str, int] = {}
+    names = [item.name for item in fields(Timing)]
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         name, equals, number = part.partition("=")
-        names = [item.name for item in fields(Timing)]
         if not equals or not number.isdecimal():
             raise ValueError(f"timing is a list of name=milliseconds, not {part!r}")
         if name not in names:
@@ -236,15 +237,13 @@ PARSERS: Mapping[str, Callable[[str], Any]] = {"str": str, "int": int, "float": 
 
 
 def _typed(name: str, annotation: str, value: Any, source: str) -> Any:
-    try:
+    with suppress(ValueError):
         if isinstance(value, str):
             return PARSERS[annotation](value)
         if annotation == "float" and isinstance(value, (int, float)) and not isinstance(value, bool):
             return float(value)
         if type(value).__name__ == annotation:
             return value
-    except ValueError as error:
-        raise ValueError(f"{name} from {source} must be {_KINDS[annotation]}, not {value!r}") from error
     raise ValueError(f"{name} from {source} must be {_KINDS[annotation]}, not {value!r}")
 
 

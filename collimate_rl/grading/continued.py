@@ -27,7 +27,7 @@ def run_calls(
     `job` is the runner's; `id` and `sole` are set here. The second exec has what is left of the total time, and the
     same seed. `index` is None for what is no candidate; `turn` counts what is run under the same index.
     """
-    job = {**job, "id": _id(run, index, 2 * turn), "sole": True}
+    job = {**job, "id": run.exec_id(index, 2 * turn), "sole": True}
     answer, report = _exec(run, index, job, timeout_seconds=run.timeout_seconds, seed=seed)
     if report is None or report.load.kind != "v" or report.lost:
         return answer, report
@@ -36,7 +36,7 @@ def run_calls(
     stopped = job["stop"] and done > 0 and report.cases[-1].kind != "v"
     if done == 0 or done == len(job["ops"]) or stopped or left_s < LEAST_S:
         return answer, report
-    rest = {**job, "id": _id(run, index, 2 * turn + 1), "sole": False, "from": done, "total_s": left_s}
+    rest = {**job, "id": run.exec_id(index, 2 * turn + 1), "sole": False, "from": done, "total_s": left_s}
     limit = min(run.timeout_seconds, math.ceil(left_s + 1.0))
     later, more = _exec(run, index, rest, timeout_seconds=limit, seed=answer.seed)
     both = replace(
@@ -45,10 +45,6 @@ def run_calls(
         exec_time_ms=answer.exec_time_ms + later.exec_time_ms,
     )
     return both, None if more is None else _joined(report, more, len(job["ops"]) - done)
-
-
-def _id(run: GroupRun, index: int | None, turn: int) -> str | None:
-    return None if index is None else run.exec_id(index, turn)
 
 
 def _exec(

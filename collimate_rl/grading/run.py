@@ -112,9 +112,9 @@ class GroupRun:
             request = replace(request, quiet=True)
         return self._execute.run(request, role=role, index=index)
 
-    def exec_id(self, index: int, turn: int = 0) -> str | None:
-        """The name under which a runner's exec may be sent again; None where nobody will."""
-        if self.exec_prefix is None:
+    def exec_id(self, index: int | None, turn: int = 0) -> str | None:
+        """The name under which a runner's exec may be sent again; None where nobody will, or for no candidate's."""
+        if self.exec_prefix is None or index is None:
             return None
         # Under the same name a session would only read what was, once more.
         return f"{self.exec_prefix}-{index}-{turn}" + ("-again" if index == self._quiet else "")

@@ -13,9 +13,10 @@ from typing import Dict, Mapping, Sequence
 from collimate_rl.guest.assemble import assemble
 from collimate_rl.guest.kept import kept
 
+_RUNNER = ("plain", "encoder", "builder", "candidate", "nursery", "waits", "holder", "runner")
 MODULES: Dict[str, Sequence[str]] = {
-    "runner": ("plain", "encoder", "builder", "candidate", "nursery", "waits", "holder", "runner"),
-    "held": ("plain", "encoder", "builder", "candidate", "nursery", "waits", "holder", "runner", "held"),
+    "runner": _RUNNER,
+    "held": (*_RUNNER, "held"),
     "cases": ("plain", "encoder", "cases"),
     "command": ("nursery", "waits", "diff", "tree", "watch", "command"),
     "beside": ("planner", "pytests", "testfile", "beside"),

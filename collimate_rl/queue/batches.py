@@ -56,6 +56,13 @@ DEFAULT_DEPTH = 10_000
 DEFAULT_WINDOW = 256
 
 
+def verdict_blob(verdict: Verdict) -> bytes:
+    """What stands for a candidate's grade; ValueError for what is none."""
+    if verdict.infra_error:
+        raise ValueError("an infra-flagged answer is no verdict: give it to publish")
+    return codec.pack_verdict(verdict)
+
+
 class BatchQueue:
     """One queue on one server.
 
@@ -182,9 +189,7 @@ class BatchQueue:
 
     def verdict(self, hold: Hold, verdict: Verdict) -> Written:
         """Writes a verdict, once. An infra-flagged answer is no verdict: give it to `publish`."""
-        if verdict.infra_error:
-            raise ValueError("an infra-flagged answer is no verdict: give it to publish")
-        blob = codec.pack_verdict(verdict)
+        blob = verdict_blob(verdict)
         return Written(_word(self._run("verdict", hold.k, hold.owner, hold.fence, verdict.index, blob)))
 
     def remember(self, hold: Hold, digest: str, verdict: Verdict, *, room: int) -> Remembered:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from redis.exceptions import NoScriptError
 
 from collimate_rl.protocol.messages import Verdict
-from collimate_rl.queue import codec
 from collimate_rl.queue._raw import text
-from collimate_rl.queue.batches import BatchQueue
+from collimate_rl.queue.batches import BatchQueue, verdict_blob
 from collimate_rl.queue.clients import translate_errors
 from collimate_rl.queue.replies import Hold, PublishReply, Written
 
@@ -17,13 +16,12 @@ def end_with(queue: BatchQueue, hold: Hold, verdict: Verdict) -> tuple[Written, 
 
     May be sent again, as each of the two.
     """
-    if verdict.infra_error:
-        raise ValueError("an infra-flagged answer is no verdict: give it to publish")
+    blob = verdict_blob(verdict)
     owned = (hold.k, hold.owner, hold.fence)
     writes, publishes = queue.scripts["verdict"], queue.scripts["publish"]
     doing = f"write the last verdict on queue {queue.queue!r}"
     with translate_errors(doing), queue.client.pipeline(transaction=False) as pipe:
-        writes.add_to(pipe, *owned, verdict.index, codec.pack_verdict(verdict))
+        writes.add_to(pipe, *owned, verdict.index, blob)
         publishes.add_to(pipe, *owned, "", "")
         told = pipe.execute(raise_on_error=False)
         if not any(isinstance(reply, NoScriptError) for reply in told):

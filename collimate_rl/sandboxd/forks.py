@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import select
 import signal
-import socket
-import struct
 
 from collimate_rl.errors import CollimateError
 from collimate_rl.sandboxd.cgroups import Group
+from collimate_rl.sandboxd.inside.channel import bound_sends
 from collimate_rl.sandboxd.zygotes import Forked, Zygote
+
+_TAKE_S = 10
+"""A fork that takes no bytes for so long is broken; nothing waits on it for ever."""
 
 
 def session_gone(message: str) -> CollimateError:
@@ -27,24 +29,19 @@ class Fork:
     def __init__(self, zygote: Zygote, forked: Forked, group: Group, *, out_of_reach: bool) -> None:
         self.out_of_reach = out_of_reach
         self.zygote = zygote
-        self.channel = channel = forked.channel
+        self.channel = forked.channel
         self.pidfd = forked.first
         self.pid = forked.pid
-        self._main = forked.main
+        self.main = forked.main
+        """The pidfd of the process that the zygote forked; -1 once it is let go of."""
         self._group = group
-        # A fork that takes no bytes for this long is broken; nothing waits on it for ever.
-        channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 10, 0))
-
-    @property
-    def main(self) -> int:
-        """The pidfd of the process that the zygote forked, until it is let go of."""
-        return self._main
+        bound_sends(self.channel, _TAKE_S)
 
     def let_go_of_main(self) -> None:
         """Close that one: a fork that stays would keep it open for nothing."""
-        if self._main >= 0:
-            os.close(self._main)
-            self._main = -1
+        if self.main >= 0:
+            os.close(self.main)
+            self.main = -1
 
     def kill(self) -> None:
         """Kill its init, and so, by the kernel's hand, everything in its pid namespace."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import struct
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 from collimate_rl.sandboxd.backend import Outcome
 from collimate_rl.sandboxd.config import Limits
 from collimate_rl.sandboxd.forks import Fork
-from collimate_rl.sandboxd.inside.channel import send_request
+from collimate_rl.sandboxd.inside.channel import bound_sends, send_request
 from collimate_rl.sandboxd.running import Running
 from collimate_rl.sandboxd.wire import Exec, bad_request
 from collimate_rl.sandboxd.zygotes import bringup_failed
@@ -26,7 +25,7 @@ class HeldRunning(Running):
     def __init__(self, fork: Fork, request: Exec, job: dict[str, Any], limits: Limits) -> None:
         super().__init__(fork, request, {"kind": "held", "seed": request.seed, "files": []}, limits, own_reports=True)
         self._job = job
-        self._reports.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _TAKE_S, 0))
+        bound_sends(self._reports, _TAKE_S)
 
     def send(self) -> None:
         """Hand the fork to a holder. What goes wrong here shows in the report, or in its absence.

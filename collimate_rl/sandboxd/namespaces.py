@@ -117,11 +117,16 @@ class NamespaceBackend:
         """Fork, run, discard. A fork that died before it began raises session_bringup_failed."""
         if template.entry is not None:
             return self._run_beside_entry(template, request)
+        # Before there is a fork: a job that is none costs none.
+        job = self._programs.held_job(request) if template.language is None else None
         began = time.monotonic()
         fork = self._fork(template, b"once")
         fork_ms = (time.monotonic() - began) * 1000
         try:
-            running = self._running(fork, template, request)
+            if job is None:
+                running = Running(fork, request, self._frame(template, request), self._limits, own_reports=False)
+            else:
+                running = HeldRunning(fork, request, job, self._limits)
             try:
                 running.send()
                 report = running.report()
@@ -135,12 +140,6 @@ class NamespaceBackend:
                 running.close()
         finally:
             self._dispose(fork)
-
-    def _running(self, fork: Fork, template: Template, request: Exec) -> Running:
-        job = self._programs.held_job(request) if template.language is None else None
-        if job is None:
-            return Running(fork, request, self._frame(template, request), self._limits, own_reports=False)
-        return HeldRunning(fork, request, job, self._limits)
 
     def _run_beside_entry(self, template: Template, request: Exec) -> Outcome:
         box = self._create(template, expose=False)

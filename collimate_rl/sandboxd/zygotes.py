@@ -6,7 +6,6 @@ import json
 import os
 import select
 import socket
-import struct
 import subprocess
 import sys
 import tempfile
@@ -19,7 +18,13 @@ from collimate_rl.sandboxd import launch
 from collimate_rl.sandboxd.admission import no_descriptors
 from collimate_rl.sandboxd.backend import IsolationUnavailable
 from collimate_rl.sandboxd.findings import remedies
-from collimate_rl.sandboxd.inside.channel import ChannelClosed, receive_report, wait_readable
+from collimate_rl.sandboxd.inside.channel import (
+    ChannelClosed,
+    bound_sends,
+    pass_descriptor,
+    receive_report,
+    wait_readable,
+)
 from collimate_rl.sandboxd.jail import JailPlan, binds, jail_command
 from collimate_rl.sandboxd.privileges import NobodyToBe, jail_user, read_privileges
 
@@ -63,7 +68,7 @@ class Zygote:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.control = ours
         self._holders, holders = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._holders.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _HOLDER_WAIT_S, 0))
+        bound_sends(self._holders, _HOLDER_WAIT_S)
         self._ready_at = 0.0
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  (closed by close)
         try:
@@ -130,7 +135,7 @@ class Zygote:
             raise no_descriptors(exc) from exc
         try:
             with theirs:
-                socket.send_fds(self.control, [kind], [theirs.fileno()])
+                pass_descriptor(self.control, kind, theirs.fileno())
             if not wait_readable(ours, timeout_s=timeout_s):
                 raise bringup_failed(f"the warm interpreter gave no fork within {timeout_s:.0f} s")
             answer, fds = receive_report(ours)
@@ -151,7 +156,7 @@ class Zygote:
 
     def hold(self, request: int) -> None:
         """Give its holders the other end of a socket on which one of them is asked. OSError when they don't take it."""
-        socket.send_fds(self._holders, [b"h"], [request])
+        pass_descriptor(self._holders, b"h", request)
 
     def age_s(self) -> float:
         """Since it was ready."""

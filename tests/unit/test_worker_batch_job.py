@@ -131,14 +131,7 @@ def test_a_grade_that_cannot_be_written_is_a_fault_of_ours_not_the_specs(world: 
 
 def test_a_fenced_owner_writes_nothing(world: World) -> None:
     k = world.put(k=2)
-
-    def usurped(index: int, answer: Callable[[Any], None], stop: threading.Event) -> None:
-        lapse(world.queue, k)
-        settle(world.queue)
-        take(world.queue, k, owner="other")
-        answer(GOOD)
-
-    world.script = usurped
+    world.script = world.usurped(k)
     assert world.ring(k) == "FENCED"
     assert world.queue.client.hlen(keys.BatchKeys(k).verdicts) == 0
     assert state(world.queue.client, k)["owner"] == "other"

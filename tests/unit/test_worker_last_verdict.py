@@ -11,7 +11,7 @@ import pytest
 
 import worker.group_work
 from collimate_rl.errors import CollimateError
-from tests.fixtures.queue_batches import lapse, passed, settle, state, take
+from tests.fixtures.queue_batches import passed, state, take
 from tests.fixtures.scripted_grading import GOOD, World, failing, scripted_world
 from worker import metrics
 
@@ -115,14 +115,7 @@ def test_an_answer_that_came_with_the_last_verdict_is_told_once_whatever_stops_t
 
 def test_a_last_verdict_that_comes_after_the_batch_was_given_back_answers_nothing(world: World, sent: Sent) -> None:
     k = world.put(k=1)
-
-    def script(index: int, answer: Callable[[Any], None], stop: threading.Event) -> None:
-        lapse(world.queue, k)
-        settle(world.queue)
-        take(world.queue, k, owner="other")
-        answer(GOOD)
-
-    world.script = script
+    world.script = world.usurped(k)
     assert world.ring(k) == "FENCED"
     assert sent.names == ["end_with"]
     assert (state(world.queue.client, k)["owner"], world.queue.result(k)) == ("other", None)

@@ -6,8 +6,9 @@
 --
 -- Replies {PURGED, the status that it had}; {OTHER} (another run's, nothing was written); {GONE} (nothing is known of
 -- it). Sent again: GONE.
--- Deletes the batch's keys, its bells, their job hashes and rounds that name them, its entries in pending, inflight, homed, owned and quarantine. The
--- producers' streams and cursors are the caller's to delete: they are of the run, not of a batch.
+-- Deletes the batch's keys, its bells, their job hashes and rounds that name them, its entries in pending, inflight,
+-- homed, owned and quarantine. The producers' streams and cursors are the caller's to delete: they are of the run, not
+-- of a batch.
 local A, bad = args('k:key run:name')
 if bad then return bad end
 local S, broken = load(A.k)

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import os
 import socket
-import struct
 import time
 from typing import Callable, NoReturn, Optional
 
 from . import syscalls
-from .channel import is_readable
+from .channel import is_readable, pass_descriptor, receive_packet
 
 MOST = 8
 """Per zygote; each holds about as much memory as a session of a small template."""
@@ -35,8 +34,7 @@ class Waiting:
     def begin(self, channel: socket.socket) -> None:
         """Give it its channel. OSError when it is gone."""
         with self._handover:
-            rights = struct.pack("i", channel.fileno())
-            self._handover.sendmsg([b"c"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+            pass_descriptor(self._handover, b"c", channel.fileno())
 
     def forget(self) -> None:
         """Let it end, should it live: it ends with the other end of its handover."""
@@ -107,12 +105,11 @@ class ForksAhead:
     def _wait(self, handover: socket.socket) -> NoReturn:
         """In the fork. It holds nothing of what the zygote has open meanwhile."""
         try:
-            os.dup2(handover.fileno(), _HANDED_OVER, inheritable=False)
-            syscalls.close_from(_HANDED_OVER + 1, self._max_fd)
+            syscalls.keep_one(handover.fileno(), _HANDED_OVER, self._max_fd)
             self._lay_out()
-            word, ancillary, _, _ = socket.socket(fileno=_HANDED_OVER).recvmsg(1, socket.CMSG_SPACE(4))
-            if word and ancillary:
-                (channel,) = struct.unpack("i", ancillary[0][2][:4])
+            with socket.socket(fileno=_HANDED_OVER) as mine:
+                word, channel = receive_packet(mine, 1)
+            if word and channel >= 0:
                 self._become(socket.socket(fileno=channel))
         finally:
             # The zygote sees its end.

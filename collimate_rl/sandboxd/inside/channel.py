@@ -54,6 +54,23 @@ def receive_report(channel: socket.socket) -> tuple[dict[str, Any], list[int]]:
     return header, fds
 
 
+def pass_descriptor(channel: socket.socket, word: bytes, fd: int) -> None:
+    """Send a packet of its own, with one descriptor."""
+    channel.sendmsg([word], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))])
+
+
+def receive_packet(channel: socket.socket, most: int) -> tuple[bytes, int]:
+    """A packet and the descriptor that came with it: -1 for none, as where this process had no room for it. Nothing at
+    all is the end."""
+    word, ancillary, _, _ = channel.recvmsg(most, socket.CMSG_SPACE(4))
+    return word, struct.unpack("i", ancillary[0][2][:4])[0] if ancillary else -1
+
+
+def bound_sends(channel: socket.socket, seconds: int) -> None:
+    """An other end that takes no bytes for so long is broken: sending to it is an OSError then."""
+    channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", seconds, 0))
+
+
 def wait_readable(channel: socket.socket, *, timeout_s: float) -> bool:
     """Whether there is something to read, or the other end is gone, within so many seconds.
 

@@ -60,10 +60,7 @@ class Execs:
             os.dup2(output, 1)
             os.dup2(output, 2)
             if request["kind"] == "held":
-                # Inheritable for the moment: that it may be this very descriptor already is refused otherwise.
-                os.dup2(frames, _FRAMES)
-                os.set_inheritable(_FRAMES, False)
-                syscalls.close_from(_FRAMES + 1, self._max_fd)
+                syscalls.keep_one(frames, _FRAMES, self._max_fd)
             else:
                 syscalls.close_from(3, self._max_fd)
             if problem is not None:

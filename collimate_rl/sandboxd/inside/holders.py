@@ -11,7 +11,6 @@ import gc
 import os
 import select
 import socket
-import struct
 import sys
 import threading
 import traceback
@@ -20,7 +19,15 @@ from io import FileIO
 from typing import Callable, Optional, Sequence, Tuple
 
 from . import syscalls
-from .channel import ChannelClosed, receive_report, receive_request, send_report, send_request, wait_readable
+from .channel import (
+    ChannelClosed,
+    receive_packet,
+    receive_report,
+    receive_request,
+    send_report,
+    send_request,
+    wait_readable,
+)
 from .execs import exit_code
 
 Hold = Callable[..., Tuple[str, Optional[int]]]
@@ -66,13 +73,12 @@ class _Crew:
     def serve(self, *, leaves: bool = False) -> None:
         """Until the daemon closes the control socket; one that `leaves`, until enough others wait for the next job."""
         while True:
-            word, ancillary, _, _ = self._control.recvmsg(1, socket.CMSG_SPACE(4))
+            word, fd = receive_packet(self._control, 1)
             if not word:
                 os._exit(0)
             self._see_to_the_next()
             try:
-                if ancillary:
-                    (fd,) = struct.unpack("i", ancillary[0][2][:4])
+                if fd >= 0:
                     with socket.socket(fileno=fd) as reports:
                         _serve_one(reports, self._hold)
             except (ChannelClosed, OSError):

@@ -6,7 +6,6 @@ ignores all else, too, and so do the processes 1, to which any exec may send a s
 
 from __future__ import annotations
 
-import array
 import os
 import signal
 import socket
@@ -14,6 +13,7 @@ import struct
 from typing import NoReturn
 
 from . import syscalls
+from .channel import pass_descriptor, receive_packet
 
 AHEAD = 4
 """How many are made before they are asked for."""
@@ -36,18 +36,16 @@ class PlaceholderSource:
     def take(self) -> int:
         """The pidfd of a process 1 in a fresh pid namespace. OSError when there is none."""
         try:
-            answer, ancillary, _, _ = self._orders.recvmsg(256, socket.CMSG_SPACE(4))
+            answer, pidfd = receive_packet(self._orders, 256)
         except OSError:
-            answer, ancillary = b"", []
+            answer, pidfd = b"", -1
         if not answer:
             # Its maker is gone or stuck: the daemon replaces a zygote that ends, and no other would be of use.
             os._exit(1)
-        if not ancillary:
-            self._orders.send(b"+")
-            raise OSError("no process 1 for the fork: " + answer.decode())
         self._orders.send(b"+")
-        (pidfd,) = struct.unpack("i", ancillary[0][2][:4])
-        return int(pidfd)
+        if pidfd < 0:
+            raise OSError("no process 1 for the fork: " + answer.decode())
+        return pidfd
 
 
 def _serve(orders: socket.socket) -> NoReturn:
@@ -64,8 +62,7 @@ def _serve(orders: socket.socket) -> NoReturn:
             except OSError as exc:
                 orders.send(str(exc).encode() or b"?")
                 continue
-            rights = array.array("i", [pidfd])
-            orders.sendmsg([b"1"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+            pass_descriptor(orders, b"1", pidfd)
             os.close(pidfd)
     finally:
         os._exit(0)

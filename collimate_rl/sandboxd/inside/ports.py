@@ -7,9 +7,10 @@ the init of a session, which its candidates can neither signal, trace nor read, 
 
 from __future__ import annotations
 
-import array
 import socket
 import struct
+
+from .channel import pass_descriptor
 
 MAX_ASKED = 16
 """How many questions may be open at once: their answers fit the channel's buffer, so that answering never blocks."""
@@ -59,8 +60,7 @@ class PortHelper:
             return
         with made:
             try:
-                rights = array.array("i", [made.fileno()])
-                self._channel.sendmsg([HERE], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+                pass_descriptor(self._channel, HERE, made.fileno())
             except OSError:
                 # Too many descriptors are in flight for now.
                 self._channel.send(MISSING)

@@ -89,6 +89,14 @@ def close_from(first: int, ceiling: int) -> None:
         os.closerange(first, ceiling)
 
 
+def keep_one(fd: int, number: int, ceiling: int) -> None:
+    """Have `fd` as descriptor `number`, which it may be already, closed where a program is started, and none above."""
+    # Inheritable at first: dup3 refuses two equal numbers.
+    os.dup2(fd, number)
+    os.set_inheritable(number, False)
+    close_from(number + 1, ceiling)
+
+
 class Placeholders:
     """Makes processes 1 of fresh pid namespaces that do nothing but be there.
 

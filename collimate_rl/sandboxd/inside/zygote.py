@@ -14,14 +14,13 @@ import os
 import resource
 import select
 import socket
-import struct
 import sys
 from base64 import b64decode
 from typing import Any, Callable, NoReturn
 
 from . import init, syscalls
 from .ahead import ForksAhead
-from .channel import receive_request, send_report, wait_readable
+from .channel import receive_packet, receive_request, send_report, wait_readable
 from .execs import Execs, exit_code, now
 from .files import receive_files
 from .forkhooks import DeferredHooks
@@ -134,13 +133,12 @@ class Zygote:
                     self._report(fd)
 
     def _take_request(self) -> None:
-        kind, ancillary, _, _ = self._control.recvmsg(64, socket.CMSG_SPACE(4))
+        kind, fd = receive_packet(self._control, 64)
         if not kind:
             os._exit(0)
-        if not ancillary:
+        if fd < 0:
             # There was no room for the channel's descriptor; the daemon sees its end of the channel end.
             return
-        (fd,) = struct.unpack("i", ancillary[0][2][:4])
         channel = socket.socket(fileno=fd)
         try:
             if kind == b"session":
