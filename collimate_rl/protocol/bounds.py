@@ -16,6 +16,8 @@ MAX_PAYLOAD_BYTES: Final = 8 << 20
 MAX_CASES: Final = 256
 MAX_DETAIL_BYTES: Final = 4096
 MAX_OUTPUT_TAIL_BYTES: Final = 4096
+MAX_LINE_BYTES: Final = 400
+"""Of what a node says is wrong, where it travels with other things."""
 MAX_VERDICT_BYTES: Final = 1 << 20
 MAX_CASES_BLOB_BYTES: Final = 16 << 20
 MAX_TAGS: Final = 64
@@ -71,6 +73,11 @@ def clip_text(text: str, limit: int = MAX_DETAIL_BYTES) -> str:
         return text
     # What the cut leaves of a character (and a lone surrogate, in a text that is cut anyway) is dropped.
     return raw[: limit - 3].decode("utf-8", "ignore") + "…"
+
+
+def one_line(text: str, limit: int = MAX_LINE_BYTES) -> str:
+    """`text` as one line of at most `limit` bytes: what somebody said, carried along for people."""
+    return clip_text(" ".join(text.split()), limit)
 
 
 def clip_tail(raw: bytes, limit: int = MAX_OUTPUT_TAIL_BYTES) -> tuple[bytes, bool]:

@@ -89,6 +89,8 @@ class Batch:
     finished_at: int = 0
     story: str = field(default="", compare=False)
     """For people: no rule reads it, so states that differ in it alone are the same."""
+    obstacle: str = field(default="", compare=False)
+    """How its last owner's turn ended, for people."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,6 +167,8 @@ class Store:
     """Workers whose alive key stands."""
     clock: tuple[int, int] | None = None
     """(last beat, since when without a gap)."""
+    obstacle: tuple[int, str, str] | None = None
+    """(when, node, what) of the last obstacle that a node named, for people."""
     nodes: Pairs[str, int] = ()
     """Nodes of the queue to when their heartbeat ends."""
     heartbeats: Pairs[str, str] = ()

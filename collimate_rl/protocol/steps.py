@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -15,7 +16,8 @@ STATUS_OF = {"expired": "expired", "cancelled": "cancelled", "quarantined": "qua
 LOOK_AHEAD = 512
 """So many bells are searched for a bell's turn where its round's last bell is gone; where they don't decide, it goes to
 the back."""
-EXPIRED = "the deadline passed before a verdict"
+MAX_SHORT = 500
+"""Bytes of what an owner says of the end of its turn, as it is kept."""
 
 
 def change(store: Store, **fields: Any) -> Store:
@@ -143,10 +145,29 @@ def tell(store: Store, word: str) -> Store:
     return change(store, story="".join(f"{turn}\n" for turn in turns[-MAX_STORY:]))
 
 
-def disown(store: Store, word: str) -> Store:
-    """Nobody's again; `word` says how its owner's turn ended. Marked starts were the last owner's."""
+def short(text: str) -> str:
+    """`text` in at most `MAX_SHORT` bytes, cut between two characters."""
+    raw = text.encode("utf-8", "surrogatepass")
+    if len(raw) <= MAX_SHORT:
+        return text
+    return re.sub(rb"[\xc0-\xff][\x80-\xbf]*\Z", b"", raw[:MAX_SHORT]).decode("utf-8", "surrogatepass") + "..."
+
+
+def ended(batch: Batch, word: str, detail: str) -> str:
+    """For people, how the turn of the batch's owner ended; `detail` is what the owner said."""
+    if word == "lost":
+        return f"its worker on node {batch.node} fell silent"
+    if word == "buried":
+        return f"its worker on node {batch.node} died"
+    return f"node {batch.node} gave it back" + (f": {short(detail)}" if detail else "")
+
+
+def disown(store: Store, word: str, detail: str = "") -> Store:
+    """Nobody's again; `word` and `detail` say how its owner's turn ended. Marked starts were the last owner's."""
     if store.known.status is BatchStatus.RUNNING:
         store = tell(store, word)
+        if word != "answered":
+            store = change(store, obstacle=ended(store.known, word, detail))
     batch = store.known
     place = (batch.node, batch.worker)
     owned = drop(store.owned, place) if batch.node and look(store.owned, place) == batch.k else store.owned
@@ -193,7 +214,7 @@ def answer(
     batch = store.known
     given, poison = infra or {}, quarantined(batch, timing)
     results: list[bytes | Flag] = []
-    poisoned = filled = flagged = 0
+    poisoned = flagged = 0
     for i in range(batch.n):
         verdict = look(store.verdicts, i)
         if verdict is not None:
@@ -207,11 +228,10 @@ def answer(
         elif i in given:
             results.append(given[i])
         else:
-            filled += 1
             code = fill or "internal"
             results.append(Flag(index=i, code=code, detail=detail, node=batch.node, attempt=batch.fence))
     status = "partial"
-    if fill and filled:
+    if fill and flagged > poisoned:
         status = STATUS_OF.get(fill, "failed")
     elif not flagged:
         status = "graded"
@@ -237,10 +257,35 @@ def answer(
     return change(store, status=BatchStatus.DONE, fence=batch.fence + 1, answered=status, finished_at=store.now)
 
 
-def due_answer(store: Store, timing: Timing) -> Store | None:
-    """The store after the answer of a batch that is cancelled or past its deadline; None when it is neither."""
+def why_expired(store: Store, word: str, detail: str) -> str:
+    """For people, what kept the batch until its deadline: how its owner's turn ends, or its last owner's did, whether
+    nodes serve the queue, and the last obstacle that one of them named while the batch waited."""
+    batch = store.known
+    told = f"the deadline of {(batch.deadline_at - batch.created_at) / 1000:g} s passed"
+    if batch.status is BatchStatus.RUNNING:
+        return f"{told}: {ended(batch, word, detail)}"
+    nodes = sum(until >= store.now for _, until in store.nodes)
+    if batch.obstacle:
+        told += f" while it waited to be taken again: {batch.obstacle}"
+    elif nodes == 0:
+        told += f" while it waited in the queue: no node serves queue {batch.queue}"
+    elif nodes == 1:
+        told += " while it waited in the queue: the node that served it did not take it"
+    else:
+        told += f" while it waited in the queue: none of the {nodes} nodes that served it took it"
+    if store.obstacle is None or store.obstacle[0] < batch.created_at:
+        return told
+    at, node, said = store.obstacle
+    return f"{told}; node {node} said {(at - batch.created_at) // 1000} s after the submit: {said}"
+
+
+def due_answer(store: Store, timing: Timing, *, word: str = "lost", detail: str = "") -> Store | None:
+    """The store after the answer of a batch that is cancelled or past its deadline; None when it is neither.
+
+    `word` and `detail` say how its owner's turn ends, where it has one.
+    """
     if store.known.cancel:
         return answer(store, timing, fill="cancelled")
     if store.now > store.known.deadline_at:
-        return answer(store, timing, fill="expired", detail=EXPIRED)
+        return answer(store, timing, fill="expired", detail=why_expired(store, word, detail))
     return None

@@ -296,7 +296,7 @@ def release(
         out = tuple(item for item in store.ledger if look(store.verdicts, item[0]) is None)
     store = replace(store, ledger=tuple(item for item in store.ledger if item not in out))
     store = change(store, released_by=(owner, fence), released_out=out)
-    due = due_answer(store, timing)
+    due = due_answer(store, timing, word=mode, detail=detail)
     if due is not None:
         return due, ("ANSWERED", out)
     if mode == "error":
@@ -304,14 +304,14 @@ def release(
         store = change(store, errors=errors)
         if errors >= timing.max_errors:
             return answer(store, timing, fill="internal", detail=detail), ("ANSWERED", out)
-        store = ring_after(disown(store, mode), errors * timing.backoff_ms, back=False)
+        store = ring_after(disown(store, mode, detail), errors * timing.backoff_ms, back=False)
     elif mode == "pass":
         store = change(store, passes=batch.passes + 1)
-        store = ring_after(disown(store, mode), store.known.passes * timing.backoff_ms, back=True)
+        store = ring_after(disown(store, mode, detail), store.known.passes * timing.backoff_ms, back=True)
     elif mode == "later":
-        store = ring_after(disown(store, mode), timing.later_ms, back=True)
+        store = ring_after(disown(store, mode, detail), timing.later_ms, back=True)
     else:
-        store = ring(disown(store, mode), timing, back=False)
+        store = ring(disown(store, mode, detail), timing, back=False)
         if home and has_sessions(store):
             store = keep_home(store, timing)
     return store, ("RELEASED", out)

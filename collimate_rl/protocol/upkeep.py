@@ -34,7 +34,7 @@ def bury(store: Store, timing: Timing, *, node: str, worker: str, counts: bool, 
         return store, ("NONE",)
     if (batch.node, batch.worker) != (node, worker):
         return store, ("NONE",)
-    due = due_answer(store, timing)
+    due = due_answer(store, timing, word="buried")
     if due is not None:
         return due, ("ANSWERED", k)
     store, nothing_left = loss(store, timing, counts=counts)
@@ -85,8 +85,8 @@ def bump(store: Store, timing: Timing, ks: Iterable[str]) -> Step:
     return replace(store, pending=pending), (moved,)
 
 
-def beat(store: Store, timing: Timing, *, node: str, heartbeat: str) -> Step:
-    """A supervisor or janitor lives; with a node's name, that node's heartbeat beside it."""
+def beat(store: Store, timing: Timing, *, node: str, heartbeat: str, obstacle: str = "") -> Step:
+    """A supervisor or janitor lives; with a node's name, that node's heartbeat, and what keeps it from work."""
     now = store.now
     last, since = store.clock if store.clock is not None else (None, now)
     if last is None or now - last > timing.gap_ms or now < last:
@@ -97,6 +97,7 @@ def beat(store: Store, timing: Timing, *, node: str, heartbeat: str) -> Step:
             store,
             nodes=put(tuple(item for item in store.nodes if item[1] > now), node, now + timing.alive_ms),
             heartbeats=put(store.heartbeats, node, heartbeat),
+            obstacle=(now, node, obstacle) if obstacle else store.obstacle,
         )
     return store, (int(settled(store, timing)), now - since)
 

@@ -14,7 +14,7 @@ from redis import Redis
 
 from collimate_rl.errors import BadMessage
 from collimate_rl.protocol import keys
-from collimate_rl.protocol.bounds import check_name, clip_text
+from collimate_rl.protocol.bounds import check_name, clip_text, one_line
 from collimate_rl.protocol.codes import SUSPECT_OUTCOMES
 from collimate_rl.protocol.messages import GradeBatch, Verdict
 from collimate_rl.protocol.results import BatchResult
@@ -296,9 +296,12 @@ class BatchQueue:
     def beat(self, node: str | None = None, heartbeat: Mapping[str, Any] | None = None) -> BeatReply:
         """To be called every `timing.beat_every_ms`. With a node's name, also writes its heartbeat.
 
-        heartbeat -- JSON data; `templates` (a list of names) is what producers check at submit.
+        heartbeat -- JSON data; `templates` (a list of names) is what producers check at submit, and `reason` with `up`
+                     False is what a batch that expires meanwhile is told.
         """
-        reply = self._run("beat", self.queue, node or "", json.dumps(dict(heartbeat or {})))
+        said = dict(heartbeat or {})
+        away = one_line(str(said.get("reason") or "it takes no work")) if said.get("up") is False else ""
+        reply = self._run("beat", self.queue, node or "", json.dumps(said), away.encode("utf-8", "surrogatepass"))
         return BeatReply(bool(int(reply[0])), int(reply[1]))
 
     def alive(self, workers: Mapping[str, str]) -> None:

@@ -118,6 +118,7 @@ def test_the_script_does_what_the_function_does(bench: Bench, script: str) -> No
             held = read(dump, store)
             assert held == store, told
             assert held.batch is None or held.batch.story == store.known.story, told
+            assert held.batch is None or held.batch.obstacle == store.known.obstacle, told
             check_lifetimes(dump, store, TIMING)
             if turn == 0:
                 seen[reply[0]] += 1

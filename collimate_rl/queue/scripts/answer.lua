@@ -64,7 +64,8 @@ local MAX_CARRIED = 16384
 local STATUS_OF = { expired = 'expired', cancelled = 'cancelled', quarantined = 'quarantined' }
 
 -- answer(S, fill, detail, infra): the one place where a batch becomes done.
---   fill    code for candidates that have neither a verdict nor an entry in `infra`; nil when every one has
+--   fill    code for candidates that have neither a verdict nor an entry in `infra`, and why the batch is answered now;
+--           nil when every one has
 --   detail  for people, beside that code ('' for none)
 --   infra   index (text) to packed infra-flagged answer, given by a worker; they are no verdicts
 -- A candidate whose blame reached T.max_blame is answered `quarantined` whatever the rest gets.
@@ -76,7 +77,7 @@ local function answer(S, fill, detail, infra)
   for i = 0, n - 1 do names[#names + 1] = int(i) end
   local blobs = redis.call('HMGET', p.verdicts, unpack(names))
   local blame = S.cautious == 1 and blames(S) or {}
-  local flagged, poisoned, filled = 0, 0, 0
+  local flagged, poisoned = 0, 0
   for i = 1, n do
     if not blobs[i] then
       flagged = flagged + 1
@@ -86,13 +87,12 @@ local function answer(S, fill, detail, infra)
       elseif infra and infra[names[i]] then
         blobs[i] = infra[names[i]]
       else
-        filled = filled + 1
         blobs[i] = pack_infra(S, i - 1, fill or 'internal', detail or '')
       end
     end
   end
   local status = 'partial'
-  if fill and filled > 0 then
+  if fill and flagged > poisoned then
     status = STATUS_OF[fill] or 'failed'
   elseif flagged == 0 then
     status = 'graded'
@@ -134,10 +134,33 @@ local function answer(S, fill, detail, infra)
   S.status = 'done'
 end
 
--- due_answer(S): answers a batch that is cancelled or past its deadline; true when it did.
-local function due_answer(S)
+-- why_expired(S, word, detail): for people, what kept the batch until its deadline. Where it is owned, `word` and `detail`
+-- say how that ended; else it is how its last owner's turn did, whether nodes serve the queue, and the last obstacle that
+-- one of them named (beat.lua) while the batch waited. Nothing here may fail: writes went before.
+local function why_expired(S, word, detail)
+  local told = 'the deadline of ' .. string.format('%g', (S.deadline_at - S.created_at) / 1000) .. ' s passed'
+  if S.status == 'running' then return told .. ': ' .. ended(S, word or 'lost', detail or '') end
+  local nodes = redis.pcall('ZCOUNT', 'col:nodes:' .. S.queue, int(S.t), '+inf')
+  if S.obstacle ~= '' then
+    told = told .. ' while it waited to be taken again: ' .. S.obstacle
+  elseif type(nodes) ~= 'number' or nodes == 0 then
+    told = told .. ' while it waited in the queue: no node serves queue ' .. S.queue
+  else
+    told = told .. ' while it waited in the queue: ' .. (nodes == 1 and 'the node' or 'none of the ' .. int(nodes) .. ' nodes')
+      .. ' that served it ' .. (nodes == 1 and 'did not take it' or 'took it')
+  end
+  local said = redis.pcall('HMGET', 'col:clock:' .. S.queue, 'obstacle_at', 'obstacle_node', 'obstacle')
+  local at = tonumber(said[1])
+  if not at or at < S.created_at then return told end
+  local after = int(math.floor((at - S.created_at) / 1000))
+  return told .. '; node ' .. said[2] .. ' said ' .. after .. ' s after the submit: ' .. said[3]
+end
+
+-- due_answer(S, word, detail): answers a batch that is cancelled or past its deadline; true when it did. `word` and
+-- `detail` as in why_expired.
+local function due_answer(S, word, detail)
   local code = S.cancel == 1 and 'cancelled' or (S.t > S.deadline_at and 'expired' or nil)
   if not code then return false end
-  answer(S, code, code == 'expired' and 'the deadline passed before a verdict' or '')
+  answer(S, code, code == 'expired' and why_expired(S, word, detail) or '')
   return true
 end

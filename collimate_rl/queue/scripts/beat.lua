@@ -3,12 +3,14 @@
 -- queue     the queue's name
 -- node      the node's name, or '' for the clock alone
 -- heartbeat JSON: what the node tells of itself (templates, slots, …)
+-- obstacle  why the node takes no work just now, for people; '' when it does
 --
 -- Replies {settled 0/1, ms without a gap}.
--- Writes clock; with a node: col:node:node and nodes.
-local A, bad = args('queue:name node:bytes heartbeat:bytes')
+-- Writes clock, where the last obstacle of all nodes is kept; with a node: col:node:node and nodes.
+local A, bad = args('queue:name node:bytes heartbeat:bytes obstacle:bytes')
 if bad then return bad end
 if A.node ~= '' and not kinds.name(A.node) then return redis.error_reply('COLARG node is no name') end
+if #A.obstacle > 1024 then return redis.error_reply('COLARG the obstacle is too long') end
 local clock, nodes, t = 'col:clock:' .. A.queue, 'col:nodes:' .. A.queue, now()
 local wrong = mistyped({ clock, 'hash', nodes, 'zset', 'col:node:' .. A.node, 'string' })
 if wrong then return wrong end
@@ -23,5 +25,8 @@ if A.node ~= '' then
   redis.call('ZREMRANGEBYSCORE', nodes, '-inf', int(t))
   redis.call('ZADD', nodes, int(t + T.alive_ms), A.node)
   redis.call('PEXPIRE', nodes, int(T.keep_ms))
+  if A.obstacle ~= '' then
+    redis.call('HSET', clock, 'obstacle', A.obstacle, 'obstacle_node', A.node, 'obstacle_at', int(t))
+  end
 end
 return { settled(A.queue, t) and 1 or 0, t - since }

@@ -22,7 +22,7 @@ end
 redis.call('DEL', 'col:alive:' .. A.worker)
 redis.call('HDEL', owned, A.worker)
 if not S or S.status ~= 'running' or S.worker ~= A.worker or S.node ~= A.node then return { 'NONE' } end
-if due_answer(S) then return { 'ANSWERED', k } end
+if due_answer(S, 'buried') then return { 'ANSWERED', k } end
 if loss(S, not A.counts) then
   answer(S)
   return { 'ANSWERED', k }

@@ -72,7 +72,7 @@ end
 
 local TEXT_FIELDS = {
   'status', 'run', 'id', 'producer', 'queue', 'hash', 'owner', 'worker', 'node', 'submitted_at', 'bell',
-  'released_by', 'released_out', 'home', 'story',
+  'released_by', 'released_out', 'home', 'story', 'obstacle',
 }
 local INT_FIELDS = {
   'epoch', 'n', 'fence', 'lease_until', 'deadline_at', 'cancel', 'rings', 'unlisted', 'unlisted_at', 'losses',
@@ -304,12 +304,33 @@ local function tell(S, word)
   return S.story
 end
 
--- disown(S, word): nobody's again; `word` says how its owner's turn ended. Marked starts were the last owner's.
-local function disown(S, word)
+-- short(s): a text for people of MAX_SHORT bytes at most, cut between two characters.
+local MAX_SHORT = 500
+local function short(s)
+  if #s <= MAX_SHORT then return s end
+  return (string.gsub(string.sub(s, 1, MAX_SHORT), '[\192-\255][\128-\191]*$', '')) .. '...'
+end
+
+-- ended(S, word, detail): for people, how the turn of the batch's owner ended; `detail` is what the owner said.
+local function ended(S, word, detail)
+  if word == 'lost' then return 'its worker on node ' .. S.node .. ' fell silent' end
+  if word == 'buried' then return 'its worker on node ' .. S.node .. ' died' end
+  return 'node ' .. S.node .. ' gave it back' .. (detail ~= '' and ': ' .. short(detail) or '')
+end
+
+-- disown(S, word, detail): nobody's again; `word` says how its owner's turn ended, and `detail` (see `ended`) why.
+-- Marked starts were the last owner's.
+local function disown(S, word, detail)
   if S.node ~= '' and redis.call('HGET', 'col:owned:' .. S.node, S.worker) == S.k then
     redis.call('HDEL', 'col:owned:' .. S.node, S.worker)
   end
-  if S.status == 'running' then tell(S, word) end
+  if S.status == 'running' then
+    tell(S, word)
+    if word ~= 'answered' then
+      S.obstacle = ended(S, word, detail or '')
+      redis.call('HSET', S.p.state, 'obstacle', S.obstacle)
+    end
+  end
   redis.call('HSET', S.p.state, 'status', 'open', 'owner', '', 'lease_until', '0', 'story', S.story)
   redis.call('DEL', S.p.flight)
   S.status, S.owner, S.lease_until = 'open', '', 0

@@ -9,7 +9,7 @@
 -- drop   1: takes the ledger entries of unjudged candidates out and returns them (their sessions are the caller's
 --        to delete)
 -- home   1: with clean, a batch that keeps sessions is kept for this node first, as in bury.lua
--- detail for people, beside `internal`
+-- detail for people: why. It stands beside `internal`, and beside `expired` if nobody takes the batch again
 --
 -- Replies {RELEASED or ANSWERED, index, entry, …}; {FENCED}. A batch that is cancelled or past its deadline is
 -- answered instead. Sent again by the same owner: the same reply.
@@ -48,7 +48,7 @@ for j = 1, #ledger, 2 do
 end
 redis.call('HSET', S.p.state, 'released_by', me, 'released_out', table.concat(kept))
 for j = 2, #reply, 2 do redis.call('HDEL', S.p.ledger, reply[j]) end
-if due_answer(S) then
+if due_answer(S, A.mode, A.detail) then
   reply[1] = 'ANSWERED'
   return reply
 end
@@ -59,17 +59,17 @@ if A.mode == 'error' then
     reply[1] = 'ANSWERED'
     return reply
   end
-  disown(S, A.mode)
+  disown(S, A.mode, A.detail)
   ring_after(S, errors * T.backoff_ms, false)
 elseif A.mode == 'pass' then
   local passes = redis.call('HINCRBY', S.p.state, 'passes', 1)
-  disown(S, A.mode)
+  disown(S, A.mode, A.detail)
   ring_after(S, passes * T.backoff_ms, true)
 elseif A.mode == 'later' then
-  disown(S, A.mode)
+  disown(S, A.mode, A.detail)
   ring_after(S, T.later_ms, true)
 else
-  disown(S, A.mode)
+  disown(S, A.mode, A.detail)
   ring(S, false)
   if A.home then keep_home(S) end
 end
