@@ -10,10 +10,11 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from collimate_rl.errors import BadMessage, QueueError, RedisUnavailable, UnknownVersion
+from collimate_rl.protocol import Verdict
 from collimate_rl.protocol.bounds import clip_text
 from collimate_rl.queue import codec, faults
 from collimate_rl.queue.replies import Claimed, Grant, Mode, Published, Released, Written
@@ -67,6 +68,7 @@ class _Execution:
         self._closed: str | None = None
         self._ended: Published | None = None
         """It was answered together with its last verdict."""
+        self._work_on: GroupWork | None = None
         self._sessions: BatchSessions | None = None
         self._tally = bench.tally
         self._size: int | None = None
@@ -146,7 +148,7 @@ class _Execution:
             on_draining=self._host.backend_failed,
             close=self._end,
         )
-        self._sessions, self._judged = work.sessions, work.judged
+        self._work_on, self._sessions, self._judged = work, work.sessions, work.judged
         try:
             work.grade()
         except ValueError as error:
@@ -159,11 +161,11 @@ class _Execution:
 
     def _finish(self, work: GroupWork) -> str:
         failed = work.failed
-        passing = [error for error in failed.values() if not error.is_misconfigured]
-        for error in passing:
+        passing = work.passing()
+        for error, _ in passing:
             self._host.backend_failed(error)
         if passing and self._grant.passes < self._bench.hops:
-            return self._release(Mode.PASS, passing[0].message)
+            return self._release(Mode.PASS, passing[0][1])
         codes = {error.error_code for error in failed.values()}
         if failed and not passing and not work.judged and len(codes) == 1:
             error = next(iter(failed.values()))
@@ -185,8 +187,14 @@ class _Execution:
         logs.emit(logs.BATCH_MISCONFIGURED, logging.WARNING, **self._name, code=code, detail=detail)
         return self._close(lambda: self._fill(code, detail))
 
-    def _fill(self, code: str, detail: str) -> str:
-        reply = persist(lambda: self._queue.publish(self._hold, fill=code, detail=clip_text(detail)))
+    def _expired(self) -> str:
+        answers = [] if self._work_on is None else self._work_on.expired()
+        detail = next((str(answer.detail) for answer in answers), "the deadline passed before a candidate began")
+        logs.emit(logs.BATCH_STOPPED, **self._name, reason=Reason.EXPIRED.value, detail=detail)
+        return self._fill(Reason.EXPIRED.value, detail, answers)
+
+    def _fill(self, code: str, detail: str, answers: Sequence[Verdict] = ()) -> str:
+        reply = persist(lambda: self._queue.publish(self._hold, answers, fill=code, detail=clip_text(detail)))
         if reply.word is Published.FENCED:
             return self._fenced()
         return self._published(reply.word, fill=code, code=code)
@@ -201,9 +209,10 @@ class _Execution:
             return self._release(Mode.CLEAN, "the worker is stopping", drop=self._bench.drop_on_stop)
         if reason is Reason.DRAINING:
             return self._release(Mode.CLEAN, "the sandbox daemon is draining", drop=True)
+        if reason is Reason.EXPIRED:
+            return self._close(self._expired)
         logs.emit(logs.BATCH_STOPPED, **self._name, reason=reason.value)
-        detail = "the deadline passed before a verdict" if reason is Reason.EXPIRED else ""
-        return self._close(lambda: self._fill(reason.value, detail))
+        return self._close(lambda: self._fill(reason.value, ""))
 
     def _release(self, mode: Mode, detail: str, *, drop: bool = False) -> str:
         return self._close(lambda: self._give_back(mode, detail, drop))

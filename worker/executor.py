@@ -16,6 +16,7 @@ from typing import Literal
 from collimate_rl.errors import CollimateDrainingError, CollimateError, UnreachableError
 from collimate_rl.grading.execute import ExecRequest, Executor
 from collimate_rl.sandbox import ExecResult
+from worker.progress import Progress, Stage
 from worker.slots import Slots, SlotTimeout
 
 LONGEST_PAUSE_S = 10.0
@@ -62,8 +63,8 @@ class NodeExecutor:
     got a slot; `on_start(index)` of each candidate's exec before it is sent, and stops it by raising;
     `on_draining(error)` of a daemon that is going away, from which everything has to be taken elsewhere. `drains()`
     knows of a drain that no exec was told of: once nothing runs on it any more such a daemon closes its socket, and is
-    only unreachable. `quiet_others` is how many slots may be taken beside a quiet exec; None where this node's slots
-    say nothing about the load.
+    only unreachable. `progress` is told where each candidate stands. `quiet_others` is how many slots may be taken
+    beside a quiet exec; None where this node's slots say nothing about the load.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class NodeExecutor:
         on_draining: Callable[[CollimateError], None] | None = None,
         drains: Callable[[], bool] = lambda: False,
         quiet_others: int | None = None,
+        progress: Progress | None = None,
         clock: Callable[[], float] = time.monotonic,
         uniform: Callable[[float, float], float] = random.uniform,
     ) -> None:
@@ -98,6 +100,7 @@ class NodeExecutor:
         self._on_draining = on_draining
         self._drains = drains
         self._quiet_others = quiet_others
+        self._progress = progress if progress is not None else Progress("", clock=clock)
         self._clock = clock
         self._uniform = uniform
         self._guard = threading.Lock()
@@ -119,6 +122,7 @@ class NodeExecutor:
         attempt = waited_out = 0
         while True:
             try:
+                self._progress.reach(index, Stage.SLOT)
                 with self._slot_for(request) as waited:
                     self._on_wait(waited)
                     self._note_wait(index, waited)
@@ -127,7 +131,9 @@ class NodeExecutor:
                         if self._on_start is not None:
                             self._on_start(index)
                     began = self._clock()
+                    self._progress.reach(index, Stage.RUN)
                     answer = self._inner.run(request, role=role, index=index)
+                    self._progress.reach(index, Stage.JUDGE)
                     if role == "runner" and index is not None:
                         with self._guard:
                             self._began.setdefault(index, began)
@@ -137,6 +143,8 @@ class NodeExecutor:
                 raise CollimateError(str(timeout), None, code) from timeout
             except CollimateError as error:
                 self._on_error(error)
+                self._progress.failed(index, error)
+                self._progress.reach(index, Stage.FAILED)
                 drained = self._is_drained(error)
                 if drained and self._on_draining is not None:
                     self._on_draining(error)
@@ -152,6 +160,7 @@ class NodeExecutor:
                 if self._clock() + pause >= self._until:
                     raise
                 self._on_retry(index, error, pause)
+                self._progress.reach(index, Stage.PAUSE)
                 if self._stop.wait(pause):
                     raise
 

@@ -33,6 +33,7 @@ from worker.executor import NodeExecutor
 from worker.keeper import Fenced, Keeper, Reason
 from worker.ledger import SessionLabel, runs_in_sessions
 from worker.persist import persist
+from worker.progress import Progress
 from worker.session_executor import SessionExecutor
 from worker.verdict_cache import VerdictCache
 from worker.verdicts import Desk
@@ -130,6 +131,7 @@ class GroupWork:
                 on_found=lambda reply: bench.tally.add(metrics.SESSIONS_FOUND, reply),
             )
             self._in_sessions = SessionExecutor(self.sessions, inner, stop=keeper.stop)
+        self._progress = Progress(bench.node)
         runs_here = bench.daemon is None or bench.daemon.one_shot
         self._execute = NodeExecutor(
             self._witnessed(bench, self._in_sessions or inner),
@@ -145,6 +147,7 @@ class GroupWork:
             on_draining=self._drains,
             drains=bench.drains,
             quiet_others=max(1, len(os.sched_getaffinity(0)) - 1) if runs_here else None,
+            progress=self._progress,
         )
 
     def _witnessed(self, bench: Bench, inner: Executor) -> Executor:
@@ -165,6 +168,25 @@ class GroupWork:
     def complete(self) -> bool:
         """Every candidate has its verdict."""
         return len(self.judged) == len(self._batch.candidates)
+
+    def expired(self) -> list[Verdict]:
+        """At the deadline: an infra-flagged answer for each candidate without a verdict, with what it was at."""
+        with self._guard:
+            judged = set(self.judged)
+        deadline = f"the deadline of {self._batch.deadline_s:g} s passed"
+        return [
+            self.desk.expired(index, f"{deadline} {self._progress.told(index)}")
+            for index in range(len(self._batch.candidates))
+            if index not in judged
+        ]
+
+    def passing(self) -> list[tuple[CollimateError, str]]:
+        """Errors that another node may not meet, one per candidate that failed, and in words what failed how often."""
+        return [
+            (error, self._progress.failure(index, error))
+            for index, error in sorted(self.failed.items())
+            if not error.is_misconfigured
+        ]
 
     def grade(self) -> None:
         """Grade every open candidate. `ValueError` when the spec is at fault; `Fenced`; returns early when stopped."""

@@ -13,7 +13,13 @@ from collimate_rl.protocol.bounds import MAX_CASES, MAX_FLAGS
 MESSAGES = {
     "unreachable": "the sandbox daemon of node {node} could not be reached: {message}",
     "ambiguous": "the sandbox daemon of node {node} took the exec and its answer was lost ({message})",
+    "expired": "the deadline passed on node {node}: {message}",
 }
+
+
+def infra_words(error: CollimateError, node: str) -> str:
+    """What an error of a node's daemon says, for people."""
+    return MESSAGES.get(error.error_code or "", "{message}").format(node=node, message=error.message)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +80,11 @@ class Desk:
 
     def flagged(self, index: int, error: CollimateError) -> Verdict:
         """The infra-flagged answer for a candidate that could not be graded."""
-        code = error.error_code or "internal"
-        message = MESSAGES.get(code, "{message}").format(node=self.node, message=error.message)
-        return infra_verdict(index, code, message, node=self.node, attempt=self.fence, queue_ms=self.queue_ms)
+        return self._infra(index, error.error_code or "internal", infra_words(error, self.node))
+
+    def expired(self, index: int, told: str) -> Verdict:
+        """The infra-flagged answer for a candidate without a verdict at the deadline; `told` says what it was at."""
+        return self._infra(index, "expired", told)
+
+    def _infra(self, index: int, code: str, told: str) -> Verdict:
+        return infra_verdict(index, code, told, node=self.node, attempt=self.fence, queue_ms=self.queue_ms)

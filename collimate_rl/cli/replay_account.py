@@ -31,6 +31,7 @@ def as_dict(recorded: Recorded, again: Again) -> dict[str, Any]:
             "reward": then.reward,
             "outcome": then.outcome,
             "error_code": then.error_code,
+            "detail": then.detail,
             "cases_total": then.cases_total,
             "cases_passed": then.cases_passed,
             "grader_version": then.grader_version,
@@ -69,6 +70,8 @@ def account(recorded: Recorded, again: Again) -> str:
         f"then      {_verdict(then.reward, then.outcome or then.error_code)}{_counts(then)}{_made_by(then)}",
         f"now       {_verdict(now.reward, now.outcome)}{_counts(now)}{_made_by(now)}",
     ]
+    if then.error_code is not None and then.detail:
+        lines.insert(2, f"why       {printable(' '.join(str(then.detail).split()))}")
     if again.differences:
         lines += ["it is NOT the same", *(f"  {each}" for each in again.differences)]
     else:

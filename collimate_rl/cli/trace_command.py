@@ -72,6 +72,8 @@ def _candidate(candidate: CandidateTimeline) -> list[str]:
     how = "" if candidate.recovered == "none" else f", recovered: {candidate.recovered}"
     where = f" on {printable(candidate.node)}" if candidate.node else ""
     head = f"candidate {candidate.index}: {printable(candidate.ended)}, attempt {candidate.attempt}{where}{how}"
+    if candidate.why:
+        return [head, f"    {printable(candidate.why)}", *(_line(moment, "    ") for moment in candidate.moments)]
     if not candidate.moments:
         return [head, "  nothing ran for it, or its worker did not say when"]
     return [head, *(_line(moment, "    ") for moment in candidate.moments)]

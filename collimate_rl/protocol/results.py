@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from collimate_rl.errors import RunMisconfigured, Ungraded
-from collimate_rl.protocol.bounds import check_int, check_name
+from collimate_rl.protocol.bounds import check_int, check_name, one_line
 from collimate_rl.protocol.codes import ResultStatus
 from collimate_rl.protocol.messages import Verdict
 from collimate_rl.protocol.story import Turn
@@ -84,9 +84,10 @@ class BatchResult:
         valid = len(self.results) - len(flagged)
         if flagged and (on_infra == "raise" or valid < min_valid):
             codes = ", ".join(sorted({str(v.error_code) for v in flagged}))
+            why = next((f"; candidate {v.index}: {one_line(v.detail)}" for v in flagged if v.detail), "")
             raise Ungraded(
                 f"{len(flagged)} of {len(self.results)} candidates of batch {self.id!r} (run {self.run!r}) have no "
-                f"verdict ({codes}), which says nothing about them: producer.resubmit(handle) submits them again",
+                f"verdict ({codes}), which says nothing about them: producer.resubmit(handle) submits them again{why}",
                 None,
                 flagged[0].error_code,
             )

@@ -51,6 +51,8 @@ class CandidateTimeline:
     ended: str
     """Its outcome, or its error code."""
     recovered: str
+    why: str
+    """What an infra-flagged answer says of its cause, on one line; empty for a verdict."""
     moments: tuple[Moment, ...]
     """Empty when nothing ran for it, or its worker did not say when."""
 
@@ -159,6 +161,7 @@ def _candidate(verdict: Verdict, claimed_at: float | None) -> CandidateTimeline:
         node=verdict.node,
         ended=str(verdict.error_code if verdict.infra_error else verdict.outcome),
         recovered=verdict.recovered,
+        why=" ".join((verdict.detail or "").split()) if verdict.infra_error else "",
         moments=tuple(moments),
     )
 

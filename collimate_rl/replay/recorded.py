@@ -25,6 +25,7 @@ class Then:
     reward: float | None
     outcome: str | None
     error_code: str | None = None
+    detail: str | None = None
     cases: tuple[str, ...] = ()
     """Outcomes of the first 256 of `cases_total`."""
     cases_total: int = 0
@@ -75,6 +76,7 @@ def _then(verdict: Verdict, manifest: Manifest) -> Then:
         reward=verdict.reward,
         outcome=verdict.outcome,
         error_code=verdict.error_code,
+        detail=verdict.detail,
         cases=tuple(case.outcome for case in verdict.cases or ()),
         cases_total=verdict.cases_total,
         cases_passed=verdict.cases_passed,
@@ -154,6 +156,7 @@ def _answer(index: int, told: Mapping[str, Any]) -> Then:
         reward=told["reward"],
         outcome=told.get("outcome"),
         error_code=told.get("error_code"),
+        detail=told.get("detail"),
         cases=tuple(case["outcome"] for case in told.get("cases") or ()),
         cases_total=told.get("cases_total", 0),
         cases_passed=told.get("cases_passed", 0),

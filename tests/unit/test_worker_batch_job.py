@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from collimate_rl.grading.execute import Executor
 from collimate_rl.grading.result import GradeResult, SpecFault
 from collimate_rl.protocol import ResultStatus, keys
 from collimate_rl.queue.replies import Mode
-from tests.fixtures.queue_batches import lapse, passed, settle, state, take
+from tests.fixtures.queue_batches import lapse, overdue, passed, settle, state, take
 from tests.fixtures.scripted_grading import GOOD, Script, World, failing, scripted_world
 from worker.group_work import QueueCaseStore
 from worker.keeper import Fenced
@@ -223,3 +224,37 @@ def test_a_batch_past_its_deadline_stops_and_is_answered(world: World) -> None:
     k = world.put(k=1, deadline_s=1.0)
     assert world.ring(k) == "OK"
     assert world.codes(k) == ["expired"]
+    assert world.details(k) == ["the deadline of 1 s passed while others of its batch were being graded on node n1"]
+
+
+def test_who_gave_it_back_and_why_is_told_when_nobody_takes_it_again(world: World) -> None:
+    k = world.put(k=1)
+    world.script = failing(UnreachableError("unix:/run/x.sock: refused"))
+    assert world.ring(k) == "OK"
+    overdue(world.queue, k)
+    assert world.ring(k) == "DONE"
+    assert world.codes(k) == ["expired"]
+    assert str(world.details(k)[0]).endswith(
+        " while it waited to be taken again: node n1 gave it back: the sandbox daemon of node n1 could not be reached: "
+        "unix:/run/x.sock: refused (unreachable, 1 try)"
+    )
+
+
+def test_a_batch_that_no_node_took_says_so_and_what_the_node_said_meanwhile(world: World) -> None:
+    unserved, away, busy = (world.put(k=1, id=name) for name in ("a", "b", "c"))
+    overdue(world.queue, unserved)
+    assert world.ring(unserved) == "DONE"
+    world.queue.beat("n1", {"up": True})
+    overdue(world.queue, busy)
+    assert world.ring(busy) == "DONE"
+    world.queue.beat("n1", {"up": False, "reason": "unix:/run/x.sock: cannot connect\nis it running?"})
+    overdue(world.queue, away)
+    assert world.ring(away) == "DONE"
+    told = [str(world.details(k)[0]).partition(" passed ")[2] for k in (unserved, busy, away)]
+    waited = "while it waited in the queue: "
+    taken = "the node that served it did not take it"
+    assert told[:2] == [f"{waited}no node serves queue grade", waited + taken]
+    assert re.fullmatch(
+        rf"{waited}{taken}; node n1 said \d+ s after the submit: unix:/run/x.sock: cannot connect is it running\?",
+        told[2],
+    )
