@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from worker import logs
 from worker.options import SERVING, read
+from worker.process import leave
 from worker.settings import Loaded, WorkerSettings, load, mask_password, parse_timing
 from worker.signals import STOP_SIGNALS
 
@@ -160,4 +161,4 @@ def run_janitor(settings: WorkerSettings, *, once: bool, dry_run: bool) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

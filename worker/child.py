@@ -16,7 +16,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from collimate_rl import guest
 from worker import logs, metrics
 from worker.names import place_of
-from worker.process import die_with_parent
+from worker.process import die_with_parent, leave
 from worker.settings import load
 from worker.tally import Tally
 
@@ -62,4 +62,4 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    leave(main(sys.argv[1:]))
