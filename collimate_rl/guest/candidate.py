@@ -177,10 +177,10 @@ def candidate(link: socket.socket) -> NoReturn:
     """A candidate's whole life. It ends without the interpreter's last rites: threads and exit handlers are its own."""
     me = os.getpid()
 
-    def answer(frame: bytes, code: int = 0) -> None:
+    def answer(frame: bytes) -> None:
         flush()
         if os.getpid() != me:
-            os._exit(code)  # a process that the candidate forked has come to its end: it has nothing to say here
+            os._exit(exit_code(frame))  # a process that the candidate forked is at its end: it has nothing to say here
         link.sendall(frame)
 
     lines = os.fdopen(link.fileno(), "rb", closefd=False)
@@ -189,9 +189,9 @@ def candidate(link: socket.socket) -> NoReturn:
     if job["program"]:
         this = Candidate(job, "__main__")
         frame = framed(0, most, this.load)
-        code = last_rites(frame, this.module.__dict__)
-        answer(frame, code)
-        os._exit(code)
+        last_rites(this.module.__dict__)
+        answer(frame)
+        os._exit(exit_code(frame))
     this = Candidate(job, "solution")
     answer(framed(-1, most, this.load))
     for index, line in enumerate(lines, job["first"]):
@@ -199,16 +199,21 @@ def candidate(link: socket.socket) -> NoReturn:
     os._exit(0)
 
 
-def last_rites(frame: bytes, names: Dict[str, Any]) -> int:
-    """A program's end as the interpreter's: threads are waited for, exit handlers run, files among its global names
-    are written; gives the exit code."""
+def exit_code(frame: bytes) -> int:
+    """What the interpreter would end with after what a frame tells: an exception that nobody caught, or none."""
     code, tree = 0, loads(frame.split(b" ", 2)[2])
-    if type(tree) is dict:
+    if type(tree) is dict and "x" in tree:
         args = tree["x"][2][1:]
         code = 1
         if tree["x"][1][0] == "SystemExit":
             given: Any = args[0] if args else None
             code = given & 255 if type(given) in (int, bool) else given is not None
+    return code
+
+
+def last_rites(names: Dict[str, Any]) -> None:
+    """A program's end as the interpreter's: threads are waited for, exit handlers run, files among its global names
+    are written."""
     threading = sys.modules.get("threading")
     for last in (getattr(threading, "_shutdown", flush), atexit._run_exitfuncs):
         try:
@@ -216,4 +221,3 @@ def last_rites(frame: bytes, names: Dict[str, Any]) -> int:
         except BaseException:
             pass  # as the interpreter itself, which goes on ending
     flush(*[x for x in names.values() if isinstance(x, io.IOBase)])
-    return code

@@ -358,8 +358,9 @@ def test_the_same_exec_waits_for_the_one_that_runs(tmp_path: Path, name: str) ->
     with ThreadPoolExecutor(3) as pool:
         runs = list(pool.map(lambda folder: Ran(folder, code, [call(1)], id=name), folders))
     assert len({run.value(0) for run in runs}) == 1
-    assert sum(run.how == "ran" for run in runs) == 1
-    assert {run.how for run in runs} <= {"ran", "waited", "read"}
+    # "rerun" where another one had just come, made the folder, and not yet locked it.
+    assert sum(run.how in ("ran", "rerun") for run in runs) == 1
+    assert {run.how for run in runs} <= {"ran", "rerun", "waited", "read"}
 
 
 def test_an_exec_whose_runner_died_runs_again(tmp_path: Path, name: str) -> None:
