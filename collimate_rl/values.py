@@ -231,7 +231,9 @@ class _Comparison:
             children = node[2:] if node[0] == "v" else node[1:]
             return "set(" + ",".join(sorted(self._key(y, side) for y in children)) + ")"
         if family == "dict":
-            pairs = [self._name(node[i], side) + "=" + self._key(node[i + 1], side) for i in range(2, len(node), 2)]
+            names = [self._name(node[i], side) for i in range(2, len(node), 2)]
+            # A name is the candidate's own text: its length says where it ends.
+            pairs = [f"{len(name)}:{name}={self._key(node[3 + 2 * n], side)}" for n, name in enumerate(names)]
             return "dict(" + ",".join(sorted(pairs)) + ")"
         if family in ("array", "record"):
             start = 3 if family == "array" else 3 + node[2]

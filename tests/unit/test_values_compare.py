@@ -193,6 +193,12 @@ def test_unordered(got: Any, want: Any, equal: bool) -> None:
     assert same(got, want, Rules(unordered=True)) is equal
 
 
+def test_a_keys_own_text_is_no_way_to_another_table() -> None:
+    assert same([{"b": "y", "a": "x"}], [{"a": "x", "b": "y"}], Rules(json=True, unordered=True))
+    assert not same([{"a=s1:x,sb": "y"}], [{"a": "x", "b": "y"}], Rules(json=True, unordered=True))
+    assert not same([{"a=s1:x,3:sb": "y"}], [{"a": "x", "sb": "y"}], Rules(json=True, unordered=True))
+
+
 def test_numpy_scalars_and_arrays_without_numpy() -> None:
     def matches(tree: Any, want: Any, rules: Rules = JSON) -> bool:
         return Expected(encode(want), rules).matches(dumps(tree))
