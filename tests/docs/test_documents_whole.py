@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 import worker.options
+from collimate_rl.cli.app import COMMANDS as SUBCOMMANDS
 from collimate_rl.cli.app import app
 from producer.__main__ import parser as producer_parser
 from tests.fixtures.fences import ROOT, documents
@@ -22,7 +23,7 @@ CLI = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
 SECTIONS = dict(re.findall(r"^## `([^`]+)`\n(.*?)(?=^## |\Z)", CLI, re.MULTILINE | re.DOTALL))
 PROGRAMS = ("collimate_rl.local_backend", "collimate_rl.local_gateway", "collimate_rl.queue.serve")
 COMMANDS = {
-    **{f"collimate {name}": ["collimate_rl.cli", name] for name in app.commands},
+    **{f"collimate {name}": ["collimate_rl.cli", name] for name in SUBCOMMANDS},
     **{f"python -m {name}": [name] for name in PROGRAMS},
     "python -m producer submit": ["producer", "submit"],
     "python -m worker": ["worker"],

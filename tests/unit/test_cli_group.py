@@ -1,0 +1,38 @@
+"""The command group: every command that it names, and no other's modules for one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import click
+import pytest
+
+from collimate_rl.cli.app import COMMANDS, app
+
+CONTEXT = click.Context(app)
+
+
+def test_all_are_listed_in_order() -> None:
+    assert app.list_commands(CONTEXT) == sorted(COMMANDS)
+    assert app.get_command(CONTEXT, "nonsense") is None
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_each_is_found_under_its_name(name: str) -> None:
+    command = app.get_command(CONTEXT, name)
+    assert command is not None
+    assert command.name == name
+
+
+def test_one_is_run_without_the_modules_of_the_others() -> None:
+    text = """
+import sys
+from click.testing import CliRunner
+from collimate_rl.cli.app import app
+assert CliRunner().invoke(app, ["grade", "--help"]).exit_code == 0
+print(*sorted(name for name in sys.modules if name.startswith("collimate_rl.cli.") and name.endswith("_command")))
+print("rich" in sys.modules, "redis" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines() == ["collimate_rl.cli.grade_command", "False False"]
