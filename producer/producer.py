@@ -30,6 +30,7 @@ from collimate_rl.seeds import group_seeds
 from producer.grader_pin import GraderPin
 from producer.handle import BatchHandle
 from producer.reader import BLOCK_S, Reader, Waiting, fetch
+from producer.serving import Serving, look
 
 TEMPLATES_FOR_S = 2.0
 
@@ -88,9 +89,8 @@ class Producer:
         self._opening = threading.Lock()
         self._reader: Reader | None = None
         self._broken: QueueError | None = None
-        self._templates: tuple[float, frozenset[str] | None] = (float("-inf"), None)
-        self.unserved: str | None = None
-        """What to say when no node served the queue at the last look, which `open` and `submit` take."""
+        self._serving = Serving(queue=queue)
+        self._looked_at = float("-inf")
         self._pool: ThreadPoolExecutor | None = None
 
     def open(self) -> Producer:
@@ -103,7 +103,7 @@ class Producer:
             if self._reader is None:
                 check_server(self.queue.client)
                 self._take_name()
-                self._living_templates()
+                self._serving = look(self.queue)
                 reader = Reader(
                     queue=self.queue,
                     blocking=self._blocking,
@@ -252,28 +252,22 @@ class Producer:
             pause = min(1.0, pause * 2)
 
     def _check_template(self, template: str) -> None:
-        at, known = self._templates
-        if self._clock() - at < TEMPLATES_FOR_S and (known is None or template in known):
+        if self._clock() - self._looked_at < TEMPLATES_FOR_S and self._serving.lack(template) is None:
             return
         # A refusal is never given from memory: the node that has the template may just have come.
-        known = self._living_templates()
-        self._templates = (self._clock(), known)
-        if known is not None and template not in known:
-            listed = ", ".join(sorted(known)) or "none"
-            raise RunMisconfigured(
-                f"no node of queue {self.queue.queue!r} has the template {template!r}; there are: {listed}",
-                None,
-                "no_template",
-            )
+        self._look()
+        lack = self._serving.lack(template)
+        if lack is not None:
+            raise RunMisconfigured(lack, None, "no_template")
 
-    def _living_templates(self) -> frozenset[str] | None:
-        """What the living nodes list; None when no node tells, which refuses nothing."""
-        nodes = self.queue.nodes()
-        name = self.queue.queue
-        self.unserved = None if nodes else f"no worker served queue {name!r} at the last look: is one running there?"
-        told = [beat.get("templates") for beat in nodes.values()]
-        lists = [names for names in told if isinstance(names, list)]
-        return frozenset(str(name) for names in lists for name in names) if lists else None
+    def _look(self) -> None:
+        self._serving = look(self.queue)
+        self._looked_at = self._clock()
+
+    @property
+    def unserved(self) -> str | None:
+        """What to say when no node took work of the queue at the last look, which `open` and `submit` take."""
+        return self._serving.unserved
 
     def resubmit(self, handle: BatchHandle, *, infra_only: bool = True, id: str | None = None) -> BatchHandle:
         """Submits a finished batch's candidates again under a new id, by default only the infra-flagged ones.

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from collimate_rl.errors import CollimateDrainingError, CollimateError
 from collimate_rl.gateway import API_KEY_VARIABLE, GatewayClient
+from collimate_rl.protocol.bounds import one_line
 from collimate_rl.transport import SessionClient, connect
 from worker.ledger import is_node_local
 
 LOOK_TIMEOUT_S = 10.0
 UNISOLATED = "none"
+MAX_FAILED = 16
 PROBE_LABEL = "collimate/probe"
 NOT_A_TEMPLATE = "collimate-probe"
 """Asked for when no template is known: a daemon that answers `no_template` is up and takes work."""
@@ -34,6 +36,8 @@ class BackendState:
     busy: bool = False
     """It is up, and has no room just now."""
     templates: tuple[str, ...] | None = None
+    failed: Mapping[str, str] = field(default_factory=dict)
+    """Templates that could not be brought up, and why: at most `MAX_FAILED`, a line each."""
     isolation: str | None = None
     version: str = ""
     capabilities: frozenset[str] = frozenset()
@@ -123,10 +127,18 @@ def _state(health: Mapping[str, Any]) -> BackendState:
         draining=status == "draining",
         reason="" if status == "ok" else f"the daemon says that it is {status!r}",
         templates=tuple(listed) if known and listed is not None else None,
+        failed=_failed(health.get("failed_templates")),
         isolation=isolation if isinstance(isolation, str) else None,
         version=str(health.get("version", "")),
         capabilities=_names(health.get("capabilities")),
     )
+
+
+def _failed(told: object) -> dict[str, str]:
+    if not isinstance(told, dict):
+        return {}
+    named = sorted((name, why) for name, why in told.items() if isinstance(name, str) and isinstance(why, str))
+    return {one_line(name, 200): one_line(why) for name, why in named[:MAX_FAILED]}
 
 
 def _names(listed: object) -> frozenset[str]:

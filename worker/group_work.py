@@ -175,7 +175,7 @@ class GroupWork:
             judged = set(self.judged)
         deadline = f"the deadline of {self._batch.deadline_s:g} s passed"
         return [
-            self.desk.expired(index, f"{deadline} {self._progress.told(index)}")
+            self.desk.expired(index, f"{deadline} {self._progress.told(index, at=self._keeper.deadline)}")
             for index in range(len(self._batch.candidates))
             if index not in judged
         ]

@@ -20,7 +20,7 @@ class Stage(Enum):
     RUN = "while it was being run on node {node}, for {lasted:.1f} s by then"
     PAUSE = "while node {node} tried it again"
     JUDGE = "while what it answered was being judged on node {node}"
-    FAILED = "when node {node} had given it up"
+    FAILED = "after node {node} had given it up"
 
 
 TURN = "while others of its batch were being graded on node {node}"
@@ -57,8 +57,8 @@ class Progress:
             place = self._places.setdefault(index, _Place(stage=Stage.RUN, since=self._clock()))
             place.tries, place.error = place.tries + 1, error
 
-    def told(self, index: int) -> str:
-        """For people: what the candidate was at, and the last error that it met."""
+    def told(self, index: int, *, at: float | None = None) -> str:
+        """For people: what the candidate was at, and the last error that it met. `at` is when, on `clock`."""
         with self._guard:
             place = self._places.get(index)
             spec = self._places.get(None)
@@ -66,7 +66,7 @@ class Progress:
             if spec is None or spec.stage is Stage.JUDGE:
                 return TURN.format(node=self._node)
             return SPEC.format(node=self._node) + self._failure(spec)
-        lasted = max(0.0, self._clock() - place.since)
+        lasted = max(0.0, (self._clock() if at is None else at) - place.since)
         return place.stage.value.format(node=self._node, lasted=lasted) + self._failure(place)
 
     def failure(self, index: int, error: CollimateError) -> str:

@@ -126,7 +126,8 @@ class Pulse:
 
 
 def heartbeat(settings: WorkerSettings, state: BackendState | None, processes: int) -> dict[str, Any]:
-    """What a node tells of itself: JSON data; `templates` where the daemon has said which it has."""
+    """What a node tells of itself: JSON data; `templates` where the daemon has said which it has, and
+    `failed_templates`, name to reason, where some could not be brought up."""
     return {
         "queue": settings.queue,
         "processes": processes,
@@ -138,6 +139,7 @@ def heartbeat(settings: WorkerSettings, state: BackendState | None, processes: i
         **({} if state is None else {"up": state.up, "reason": state.reason, "isolation": state.isolation}),
         **({} if state is None else {"draining": state.draining, "daemon_version": state.version}),
         **({} if state is None or state.templates is None else {"templates": list(state.templates)}),
+        **({} if state is None or not state.failed else {"failed_templates": dict(state.failed)}),
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from collimate_rl.queue.node_numbers import failed_templates
 from collimate_rl.queue.overview import NodeView, Overview, RunView
 from worker.process import ProcessId
 
@@ -52,6 +53,9 @@ def _janitor(token: str) -> str:
 
 def _node(node: NodeView) -> list[str]:
     lines = [f"  {node.name}  {_health(node.heartbeat)}"]
+    lines += [
+        f"    template {name} failed: {why}" for name, why in sorted(failed_templates(node.heartbeat or {}).items())
+    ]
     for batch in node.batches:
         lease = "" if batch.lease_s > 0 else f", silent for {_seconds(-batch.lease_s)}"
         lost = f", lost {_count(batch.losses, 'owner', 'owners')}" if batch.losses else ""

@@ -355,7 +355,7 @@ class Supervisor:
         state = self._backend.look()
         if state.templates is None and self._state is not None:
             # A daemon that is away for a moment has the templates that it had.
-            state = replace(state, templates=self._state.templates)
+            state = replace(state, templates=self._state.templates, failed=self._state.failed)
         self._state = state
         if state.draining and self._pause is not None:
             # Nobody may be told of it where every process waits for a running exec: after that the daemon is gone.

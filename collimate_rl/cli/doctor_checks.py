@@ -14,10 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from collimate_rl.errors import CollimateError, QueueError, RedisUnavailable, UnsuitableServer
+from collimate_rl.grading.result import printable
 from collimate_rl.sandboxd.findings import Finding
 
 if TYPE_CHECKING:
     from redis import Redis
+
+    from collimate_rl.queue.node_numbers import NodeNumbers
 
 OLDEST_PYTHON = (3, 10)
 SKEW_S = 2.0
@@ -149,6 +152,41 @@ def _skew(server: float, before: float, after: float) -> Finding:
         return Finding(name="clock", found=f"within {SKEW_S:g} s of this machine's")
     remedy = "run a time daemon (chrony, systemd-timesyncd) on both: deadlines are told by these clocks"
     return Finding(name="clock", found=f"{off:.1f} s away from this machine's", state="missing", remedy=remedy)
+
+
+def queue_nodes(url: str | None, queue_name: str) -> list[Finding]:
+    """What the nodes of a queue say of themselves; nothing where the server is not named or cannot be asked."""
+    if not url or importlib.util.find_spec("redis") is None:
+        return []
+    from collimate_rl.queue.batches import BatchQueue
+    from collimate_rl.queue.clients import connect_commands, translate_errors
+    from collimate_rl.queue.counts import Counts
+    from collimate_rl.queue.node_numbers import read_nodes
+
+    try:
+        client = connect_commands(url)
+    except ValueError:
+        return []
+    with client:
+        try:
+            with translate_errors("look at the nodes"):
+                seconds, micros = client.time()
+            nodes = read_nodes(BatchQueue(client, queue_name), seconds * 1000 + micros // 1000, Counts())
+        except QueueError:
+            return []  # `redis_server` says what is wrong with it
+    return [finding for node in nodes for finding in _node(node)]
+
+
+def _node(node: NodeNumbers) -> list[Finding]:
+    name, there = f"node {node.name}", ", ".join(node.templates or ()) or "unknown"
+    if node.up is False and not node.draining:
+        remedy = "see to its sandbox daemon: run `collimate doctor --socket PATH` there"
+        return [Finding(name=name, found=f"takes no work: {printable(node.reason)}", state="missing", remedy=remedy)]
+    found = [Finding(name=name, found=f"{'draining' if node.draining else 'takes work'}, templates {printable(there)}")]
+    for template, why in sorted(node.failed_templates.items()):
+        told = printable(f"template {template} failed: {why}")
+        found.append(Finding(name=name, found=told, state="missing", remedy="see its daemon's collimate.toml"))
+    return found
 
 
 def daemon(unix_socket: str | None, base_url: str | None) -> list[Finding]:

@@ -20,9 +20,18 @@ MARKS = {"ok": "ok", "weaker": "weaker", "doubtful": "?", "missing": "FAULT"}
 @click.option("--socket", "unix_socket", type=click.Path(), help="The sandbox daemon's unix socket.")
 @click.option("--url", "base_url", help="The sandbox daemon's URL. Default, too: as `connect` finds it.")
 @click.option("--redis-url", envvar="COLLIMATE_REDIS_URL", help="The queue's server. Default: $COLLIMATE_REDIS_URL.")
+@click.option(
+    "--queue",
+    "queue_name",
+    envvar="COLLIMATE_QUEUE",
+    default="grade",
+    help="Whose nodes to look at. Default: $COLLIMATE_QUEUE, else grade.",
+)
 @click.option("--no-trial", is_flag=True, help="Bring no jail up to see whether one would serve.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
-def doctor(unix_socket: str | None, base_url: str | None, redis_url: str | None, no_trial: bool, as_json: bool) -> None:
+def doctor(
+    unix_socket: str | None, base_url: str | None, redis_url: str | None, queue_name: str, no_trial: bool, as_json: bool
+) -> None:
     """Look at Python, packages, sandboxing, Redis, clocks and the daemon, and say what to do about each fault.
 
     Exit 0 when there is no FAULT; 1 otherwise. What was not asked for (no Redis named, no daemon running) is no fault.
@@ -35,7 +44,7 @@ def doctor(unix_socket: str | None, base_url: str | None, redis_url: str | None,
         groups = {
             "python": doctor_checks.python_and_packages(),
             "sandboxes": doctor_checks.sandboxes(trial=not no_trial),
-            "redis": doctor_checks.redis_server(redis_url),
+            "redis": [*doctor_checks.redis_server(redis_url), *doctor_checks.queue_nodes(redis_url, queue_name)],
             "daemon": doctor_checks.daemon(unix_socket, base_url),
         }
     found = [finding for group in groups.values() for finding in group]

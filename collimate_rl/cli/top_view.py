@@ -25,7 +25,7 @@ MAX_NODES = 20
 
 def screen(numbers: Numbers) -> RenderableType:
     """Everything, from top to bottom: what waits, what went wrong, runs, nodes."""
-    return Group(_head(numbers), _health(numbers), _runs(numbers), _nodes(numbers))
+    return Group(_head(numbers), _health(numbers), _runs(numbers), _nodes(numbers), *_failed_templates(numbers))
 
 
 def away(error: str, away_s: float) -> RenderableType:
@@ -149,6 +149,15 @@ def _nodes(numbers: Numbers) -> Table:
             share(node.counts.infra_share),
         )
     return table
+
+
+def _failed_templates(numbers: Numbers) -> list[Text]:
+    told = [
+        f"node {node.name}: template {name} failed: {why}"
+        for node in numbers.nodes[:MAX_NODES]
+        for name, why in sorted(node.failed_templates.items())
+    ]
+    return [Text(printable(line), style="red") for line in told[:MAX_NODES]]
 
 
 def daemon_state(node: NodeNumbers) -> tuple[str, str]:

@@ -47,7 +47,21 @@ def trace(queue: BatchQueue, *, batch: str, epoch: int, as_json: bool) -> None:
 
 
 def _data(view: BatchView) -> dict[str, object]:
-    names = ("k", "run", "id", "epoch", "queue", "status", "n", "attempts", "losses", "node", "worker", "notes")
+    names = (
+        "k",
+        "run",
+        "id",
+        "epoch",
+        "queue",
+        "status",
+        "n",
+        "attempts",
+        "losses",
+        "obstacle",
+        "node",
+        "worker",
+        "notes",
+    )
     return {**{name: getattr(view, name) for name in names}, "timeline": view.timeline.as_json_data()}
 
 
@@ -57,6 +71,8 @@ def lines(view: BatchView) -> list[str]:
     found = [f"batch {view.run}/{view.id} (key {view.k}): {view.status}, {view.n} candidates, attempts {view.attempts}"]
     found += [f"  {printable(note)}" for note in view.notes]
     found += [_line(moment, "  ") for moment in told.moments]
+    if view.obstacle:
+        found.append(f"last obstacle: {printable(view.obstacle)}")
     found.append(
         f"in queue {milliseconds(told.queue_ms)}, last attempt {milliseconds(told.work_ms)}, "
         f"in all {milliseconds(told.total_ms)} (the server's clock)"

@@ -273,9 +273,9 @@ def why_expired(store: Store, word: str, detail: str) -> str:
         told += " while it waited in the queue: the node that served it did not take it"
     else:
         told += f" while it waited in the queue: none of the {nodes} nodes that served it took it"
-    if store.obstacle is None or store.obstacle[0] < batch.created_at:
+    at, node, said = store.obstacle or (0, "", "")
+    if store.obstacle is None or at < batch.created_at or said in told:
         return told
-    at, node, said = store.obstacle
     return f"{told}; node {node} said {(at - batch.created_at) // 1000} s after the submit: {said}"
 
 

@@ -80,6 +80,8 @@ class BatchView:
     errors: int
     passes: int
     cautious: bool
+    obstacle: str
+    """How its last owner's turn ended, where it did without an answer."""
     node: str
     worker: str
     """The owner's, or the last owner's."""
@@ -251,6 +253,7 @@ def _view(
         errors=number("errors"),
         passes=number("passes"),
         cautious=words("cautious") == "1",
+        obstacle=words("obstacle"),
         node=words("node"),
         worker=words("worker") or ("" if result is None else result.worker),
         now=now,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from collimate_rl.protocol import keys
@@ -41,6 +41,8 @@ class NodeNumbers:
     host: str
     counts: Counts
     """Over the last ten minutes, as far as its name stands in answers: candidates, infra and codes."""
+    failed_templates: Mapping[str, str] = field(default_factory=dict)
+    """Those that its daemon could not bring up, and why."""
 
 
 def read_nodes(queue: BatchQueue, now_ms: int, recent: Counts) -> tuple[NodeNumbers, ...]:
@@ -87,6 +89,12 @@ def _heartbeat(raw: Any) -> Mapping[str, Any]:
     return said if isinstance(said, dict) else {}
 
 
+def failed_templates(said: Mapping[str, Any]) -> dict[str, str]:
+    """Of a heartbeat: the templates that the node's daemon could not bring up, and why."""
+    told = said.get("failed_templates")
+    return {str(name): str(why) for name, why in told.items()} if isinstance(told, dict) else {}
+
+
 def _node(name: str, since: float | None, owned: int, said: Mapping[str, Any], counts: Counts) -> NodeNumbers:
     def number(what: str) -> int | None:
         value = said.get(what)
@@ -111,6 +119,7 @@ def _node(name: str, since: float | None, owned: int, said: Mapping[str, Any], c
         daemon_version=words("daemon_version"),
         version=words("version"),
         templates=tuple(str(one) for one in templates) if isinstance(templates, list) else None,
+        failed_templates=failed_templates(said),
         host=words("host"),
         counts=counts,
     )

@@ -304,9 +304,10 @@ def test_a_template_that_no_living_node_has_is_refused_and_the_list_told(produce
     queue = BatchQueue(client)
     queue.beat("n1", {"templates": ["py", "python"]})
     queue.beat("n2", {"templates": ["numpy"]})
-    queue.beat("n3", {})
+    queue.beat("n3", {"failed_templates": {"cobol": "no module named cobol"}})
     send(producer, template="numpy")
-    with pytest.raises(RunMisconfigured, match="there are: numpy, py, python") as caught:
+    failed = r"\(on node n3 it failed: no module named cobol\); there are: numpy, py, python"
+    with pytest.raises(RunMisconfigured, match=failed) as caught:
         send(producer, template="cobol")
     assert caught.value.error_code == "no_template"
     queue.beat("n4", {"templates": ["cobol"]})

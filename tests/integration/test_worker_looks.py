@@ -79,7 +79,17 @@ def test_what_the_queue_holds_by_node_and_by_run(run: Run, queue: BatchQueue) ->
     grant = take(queue, done, worker="n1-1-x", node="n1")
     queue.verdict(grant.hold, passed(0))
     queue.publish(grant.hold)
-    queue.beat("n1", {"up": True, "processes": 2, "slots": 4, "templates": ["py"], "isolation": "namespaces"})
+    queue.beat(
+        "n1",
+        {
+            "up": True,
+            "processes": 2,
+            "slots": 4,
+            "templates": ["py"],
+            "isolation": "namespaces",
+            "failed_templates": {"numpy": "no such module"},
+        },
+    )
     settle(queue)
     queue.lease("janitor:grade", str(ProcessId.own()), 60_000)
     code, out, _ = run("status")
@@ -87,6 +97,7 @@ def test_what_the_queue_holds_by_node_and_by_run(run: Run, queue: BatchQueue) ->
     for line in (
         "  3 unanswered batches, 4 bells on the list, 0 popped",
         "  n1  daemon up, 2 processes, 4 slots, isolation namespaces, templates py",
+        "    template numpy failed: no such module",
         "    n1-0-x  b/held  1 of 3 judged, fence 1, deadline in 3,600 s",
         "  a  2 waiting, 0 running; oldest 0.0 s, next deadline in 3,600 s",
         "  b  0 waiting, 1 running; oldest 0.0 s, next deadline in 3,600 s",

@@ -226,6 +226,10 @@ def test_nodes_and_runs_in_words() -> None:
     mixed = numbers(nodes=(node("a"), node("b", draining=True), node("c", up=False, reason="refused")))
     said = views.nodes_say(mixed)
     assert (said.level, said.short, said.long) == (Level.WARN, "1 of 3 at work", "4 slots; b: draining; c: daemon down")
+    failing = node("d", failed_templates={"numpy": "no module"})
+    said = views.nodes_say(numbers(nodes=(node("a"), failing)))
+    assert (said.level, said.short, said.long) == (Level.WARN, "2 nodes", "8 slots; d: template failed")
+    assert views.node_state(failing).long == "template numpy failed: no module"
     assert views.nodes_say(numbers(nodes=())).short == "None"
     assert views.nodes_say(numbers()).level is Level.GOOD
     assert [views.node_state(one).short for one in (*mixed.nodes, node(heartbeat_s=None), node(up=None))] == [

@@ -211,7 +211,12 @@ def test_a_timeout_tells_where_no_worker_serves(fake: fakeredis.FakeServer) -> N
         handle = producer.submit(template="py", candidates=["a"], spec={"type": "x"})
         with pytest.raises(TimeoutError, match="within 0 s; no worker served queue 'grade'"):
             handle.result(0)
-        queue.beat("n1", {"templates": ["py"]})
+        queue.beat("n1", {"templates": ["py"], "up": False, "reason": "cannot connect"})
+    with Producer("redis://fake", run="run") as producer:
+        handle = producer.submit(template="py", candidates=["away"], spec={"type": "x"})
+        with pytest.raises(TimeoutError, match=r"no node of queue 'grade' took work .*\(node n1: cannot connect\)"):
+            handle.result(0)
+    queue.beat("n1", {"templates": ["py"], "up": True})
     with Producer("redis://fake", run="run") as producer:
         handle = producer.submit(template="py", candidates=["b"], spec={"type": "x"})
         with pytest.raises(TimeoutError, match=r"within 0 s$"):

@@ -101,10 +101,12 @@ def test_the_numbers_stand_there() -> None:
 
 def test_what_a_daemon_says_is_no_markup_and_no_control() -> None:
     hostile = replace(NODE, up=False, reason="[red]\x1b[31m\x07x", version="[bold]\x1b]0;t\x07")
+    hostile = replace(hostile, failed_templates={"numpy": "[bold]no\x1b module"})
     text = drawn(screen(replace(NUMBERS, nodes=(hostile,))))
     assert "\x1b" not in text
     assert "\x07" not in text
     assert "down: [red]\\x1b[31m\\x07x" in text
+    assert "node n1: template numpy failed: [bold]no\\x1b module" in text
     assert "\x1b" not in drawn(away("[red]\x1b[31m", 3.0))
 
 

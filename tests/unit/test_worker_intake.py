@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from collimate_rl.errors import AmbiguousError, CollimateDrainingError, CollimateError, UnreachableError
-from worker.backend import NOT_A_TEMPLATE, PROBE_LABEL, Backend, BackendState
+from collimate_rl.protocol.bounds import MAX_LINE_BYTES
+from worker.backend import MAX_FAILED, NOT_A_TEMPLATE, PROBE_LABEL, Backend, BackendState
 from worker.intake import TRY_ANYWAY_S, Intake
 from worker.pause import NodePause, pause_file
 
@@ -179,6 +180,11 @@ def test_a_healthy_daemon_is_probed_by_a_fork_that_is_deleted() -> None:
     state, client = state_of(health, {"session_id": "s1"})
     assert (state.up, state.templates, state.isolation) == (True, ("py", "other"), "namespaces")
     assert (client.templates, client.labels, client.deleted) == (["py"], [None], ["s1"])
+    failing = {**health, "failed_templates": {f"t{n:02}": "no\nmodule " * 100 for n in range(50)} | {"odd": 3}}
+    state, _ = state_of(failing, {"session_id": "s1"})
+    assert (state.up, len(state.failed)) == (True, MAX_FAILED)
+    assert state.failed["t00"].startswith("no module no module ")
+    assert len(state.failed["t00"]) <= MAX_LINE_BYTES
     _, labelling = state_of({**health, "capabilities": ["label"]}, {"session_id": "s1"})
     assert labelling.labels == [PROBE_LABEL]
 

@@ -126,13 +126,14 @@ def test_an_orphan_is_killed_first(queue: BatchQueue) -> None:
 
 def test_the_pulse_says_who_lives_and_what_the_node_has(queue: BatchQueue) -> None:
     clock, living = Clock(), {"w1": str(OWN)}
-    found = BackendState(up=True, templates=("py",), isolation="namespaces")
+    found = BackendState(up=True, templates=("py",), failed={"numpy": "no such module"}, isolation="namespaces")
     settings = WorkerSettings(node="n1", slots=3)
     pulse = Pulse(settings, queue, queue.client, living=lambda: living, backend=lambda: found, clock=clock)
     pulse.round()
     assert queue.who_is_alive(["w1", "w2"]) == {"w1": str(OWN)}
     beat = queue.nodes()["n1"]
     assert (beat["templates"], beat["slots"], beat["processes"], beat["pid"]) == (["py"], 3, 1, os.getpid())
+    assert beat["failed_templates"] == {"numpy": "no such module"}
     queue.client.delete(keys.alive("w1"))
     pulse.round()
     assert queue.who_is_alive(["w1"]) == {}

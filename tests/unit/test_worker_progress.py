@@ -74,7 +74,7 @@ def test_every_step_of_a_candidate_is_told(tmp_path: Path) -> None:
     before = f"; before that: {AWAY} (unreachable, 1 try)"
     assert daemon.seen == [waits, runs, waits + before, runs + before]
     assert pauses == [f"while node n1 tried it again: {AWAY} (unreachable, 1 try)"]
-    assert progress.told(0) == "when node n1 had given it up: 32 execs run already (at_capacity, 2 tries)"
+    assert progress.told(0) == "after node n1 had given it up: 32 execs run already (at_capacity, 2 tries)"
     assert progress.failure(0, FULL) == "32 execs run already (at_capacity, 2 tries)"
 
 

@@ -123,11 +123,14 @@ def nodes_say(numbers: Numbers) -> Answer:
         told = "No node has a heartbeat: start one with python -m worker"
         return Answer(question=question, level=Level.WARN, short="None", long=told)
     slots = sum(node.slots or 0 for node in able)
-    unable = [f"{node.name}: {node_state(node).short.lower()}" for node in alive if not takes_work(node)]
-    short = f"{len(able)} of {len(alive)} at work" if unable else texts.plural(len(alive), "node", "nodes")
-    named = "; ".join([*unable[:3], *(["\u2026"] if len(unable) > 3 else [])])
+    unwell = [node for node in alive if not takes_work(node) or node.failed_templates]
+    said = [f"{node.name}: {node_state(node).short.lower()}" for node in unwell]
+    short = (
+        f"{len(able)} of {len(alive)} at work" if len(able) < len(alive) else texts.plural(len(alive), "node", "nodes")
+    )
+    named = "; ".join([*said[:3], *(["\u2026"] if len(said) > 3 else [])])
     told = f"{texts.plural(slots, 'slot', 'slots')}" + (f"; {named}" if named else ", all take work")
-    level = Level.GOOD if len(able) == len(alive) else Level.WARN if able else Level.BAD
+    level = Level.GOOD if not unwell else Level.WARN if able else Level.BAD
     return Answer(question=question, level=level, short=short, long=told)
 
 
@@ -164,6 +167,9 @@ def node_state(node: NodeNumbers) -> Answer:
         return Answer(question=node.name, level=Level.BAD, short="Daemon down", long=node.reason or "no sandboxes")
     if node.up is None:
         return Answer(question=node.name, level=Level.CALM, short="Daemon unknown", long="it has not said yet")
+    if node.failed_templates:
+        told = "; ".join(f"template {name} failed: {why}" for name, why in sorted(node.failed_templates.items()))
+        return Answer(question=node.name, level=Level.WARN, short="Template failed", long=told)
     return Answer(question=node.name, level=Level.GOOD, short="Daemon up", long="")
 
 

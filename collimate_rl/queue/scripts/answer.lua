@@ -151,7 +151,7 @@ local function why_expired(S, word, detail)
   end
   local said = redis.pcall('HMGET', 'col:clock:' .. S.queue, 'obstacle_at', 'obstacle_node', 'obstacle')
   local at = tonumber(said[1])
-  if not at or at < S.created_at then return told end
+  if not (at and said[2] and said[3]) or at < S.created_at or string.find(told, said[3], 1, true) then return told end
   local after = int(math.floor((at - S.created_at) / 1000))
   return told .. '; node ' .. said[2] .. ' said ' .. after .. ' s after the submit: ' .. said[3]
 end

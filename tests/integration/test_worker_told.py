@@ -1,0 +1,68 @@
+"""What people are told of a node whose daemon lacks a template or is away, on real parts: server, daemon, node."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from collimate_rl.cli.app import app
+from collimate_rl.errors import RunMisconfigured, Ungraded
+from producer import Producer
+from tests.fixtures.sandbox_daemon import NoIsolation, RunningDaemon, start_daemon
+from tests.fixtures.worker_nodes import Node, until
+
+SPEC = {"type": "unit_test", "tests": [{"input": 1, "expected": 2}]}
+RIGHT = "def solve(x):\n    return x + 1\n"
+WHY = "ModuleNotFoundError: No module named 'nowhere_to_be_found'"
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[RunningDaemon]:
+    """One that has `py`, and a template that does not come up."""
+    config = tmp_path / "collimate.toml"
+    config.write_text('[templates.broken]\npreload = ["nowhere_to_be_found"]\n')
+    try:
+        made = start_daemon("--isolation", "namespaces", "--config", str(config))
+    except NoIsolation as error:
+        pytest.skip(f"no isolated sandboxes on this machine: {error}")
+    yield made
+    if made.process.poll() is None:
+        made.stop()
+    shutil.rmtree(made.folder, ignore_errors=True)
+
+
+def test_a_template_that_failed_and_a_daemon_that_is_away_are_told_to_whoever_asks(
+    daemon: RunningDaemon, node: Callable[..., Node], redis_url: str
+) -> None:
+    worker = node(backend=f"unix:{daemon.socket_path}")
+    worker.wait_for("worker_ready")
+    with Producer(redis_url, run="told") as producer:
+        until(lambda: "failed_templates" in producer.queue.nodes().get("n1", {}), "the node never said it")
+        with pytest.raises(RunMisconfigured) as refused:
+            producer.submit(template="broken", candidates=[RIGHT], spec=SPEC)
+        assert "on node n1 it failed: " in str(refused.value)
+        assert WHY in str(refused.value)
+        found = CliRunner().invoke(app, ["doctor", "--no-trial", "--redis-url", redis_url, "--json"])
+        nodes = [one for one in json.loads(found.stdout)["redis"] if one["name"] == "node n1"]
+        assert [(one["state"], WHY in one["found"]) for one in nodes] == [("ok", False), ("missing", True)]
+
+        graded = producer.submit(template="py", candidates=[RIGHT], spec=SPEC).result(60)
+        assert graded.rewards() == [1.0]
+        daemon.stop()
+        handle = producer.submit(template="py", candidates=[RIGHT, RIGHT + "\n"], spec=SPEC, id="late", deadline_s=3)
+        result = handle.result(60)
+    assert [(verdict.reward, verdict.error_code) for verdict in result.results] == [(None, "expired")] * 2
+    for verdict in result.results:
+        told = str(verdict.detail)
+        assert told.startswith("the deadline of 3 s passed ")
+        assert "the sandbox daemon of node n1 could not be reached" in told
+        assert f"unix:{daemon.socket_path}: cannot connect" in told
+    with pytest.raises(Ungraded, match="candidate 0: the deadline of 3 s passed"):
+        result.rewards()
+    shown = CliRunner().invoke(app, ["trace", "told/late", "--redis", redis_url])
+    assert str(result.results[1].detail) in shown.stdout
