@@ -41,11 +41,17 @@ def parser() -> argparse.ArgumentParser:
     submit.add_argument("file", metavar="FILE.jsonl", help="the rows; - for stdin")
     submit.add_argument(
         "--redis-url",
+        "--redis",
+        metavar="URL",
         default=os.environ.get("COLLIMATE_REDIS_URL"),
         help="redis://host:port/0 or unix:/path (default: $COLLIMATE_REDIS_URL)",
     )
     submit.add_argument("--run", required=True, help="the run's name: the same id of the same run is the same batch")
-    submit.add_argument("--queue", default="grade", help="the queue that the workers serve (default: grade)")
+    submit.add_argument(
+        "--queue",
+        default=os.environ.get("COLLIMATE_QUEUE") or "grade",
+        help="the queue that the workers serve (default: $COLLIMATE_QUEUE, else grade)",
+    )
     submit.add_argument("--name", help="this process' name within the run (default: one of its own)")
     submit.add_argument("--epoch", type=int, default=0, help="a higher one grades known ids anew (default: 0)")
     submit.add_argument("--window", type=int, default=DEFAULT_WINDOW, help="batches in flight per run (default: 256)")

@@ -45,6 +45,8 @@ _VALUES: Mapping[str, tuple[str, str]] = {
     "token_file": ("FILE", "a file with the token"),
     "config": ("FILE", "read this file instead of ./collimate.toml [COLLIMATE_CONFIG]"),
 }
+_ALSO: Mapping[str, Sequence[str]] = {"redis_url": ("--redis",)}
+"""Other names of options, which every command of the product takes."""
 SERVING = ("host", "port", "token", "token_file")
 """The dashboard's own: how it is reached."""
 _OWN: Mapping[str, Sequence[str]] = {
@@ -133,7 +135,8 @@ def _add(made: argparse.ArgumentParser, names: Sequence[str] | Mapping[str, None
                 made.add_argument(option_name(name), action="store_true", default=None, help=text)
             else:
                 choices = item.metadata.get("choices")
-                made.add_argument(option_name(name), metavar=item.metadata["metavar"], choices=choices, help=text)
+                flags = (option_name(name), *_ALSO.get(name, ()))
+                made.add_argument(*flags, metavar=item.metadata["metavar"], choices=choices, help=text)
 
 
 def _listed(names: Sequence[str]) -> str:

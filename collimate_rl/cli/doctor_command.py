@@ -19,7 +19,13 @@ MARKS = {"ok": "ok", "weaker": "weaker", "doubtful": "?", "missing": "FAULT"}
 @click.command()
 @click.option("--socket", "unix_socket", type=click.Path(), help="The sandbox daemon's unix socket.")
 @click.option("--url", "base_url", help="The sandbox daemon's URL. Default, too: as `connect` finds it.")
-@click.option("--redis-url", envvar="COLLIMATE_REDIS_URL", help="The queue's server. Default: $COLLIMATE_REDIS_URL.")
+@click.option(
+    "--redis-url",
+    "--redis",
+    "redis_url",
+    envvar="COLLIMATE_REDIS_URL",
+    help="The queue's server. Default: $COLLIMATE_REDIS_URL.",
+)
 @click.option(
     "--queue",
     "queue_name",

@@ -24,9 +24,10 @@ DEFAULT_URL = "redis://127.0.0.1:6379/0"
 
 
 def on_queue(command: Command) -> Command:
-    """`--redis`, `--queue`, `--json`, and the errors told; the command's first argument is the `BatchQueue`."""
+    """`--redis-url`, `--queue`, `--json`, and the errors told; the command's first argument is the `BatchQueue`."""
     options = (
         click.option(
+            "--redis-url",
             "--redis",
             "redis_url",
             metavar="URL",

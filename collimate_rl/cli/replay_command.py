@@ -31,8 +31,8 @@ EXIT_CANNOT = 4
     "--rows", type=click.File("r", encoding="utf-8"), help="The file that was graded, for lines without inputs."
 )
 @click.option(
-    "--redis",
     "--redis-url",
+    "--redis",
     "redis_url",
     envvar="COLLIMATE_REDIS_URL",
     help="The queue's server, where RESULT is RUN/ID, or a line of it without inputs.",
@@ -122,7 +122,7 @@ def _recorded(result: str, number: int | None, rows: Any, redis_url: str | None,
         if not slash or "/" in id:
             raise click.UsageError(f"{result!r} is neither a file nor RUN/ID of a batch")
         if redis_url is None:
-            raise click.UsageError("name the queue's server that has the batch: --redis, or COLLIMATE_REDIS_URL")
+            raise click.UsageError("name the queue's server that has the batch: --redis-url, or COLLIMATE_REDIS_URL")
         return _from_queue(redis_url, run, epoch, id)
     line = _line_of(result, number)
     found = from_line(line, rows)
@@ -134,8 +134,8 @@ def _recorded(result: str, number: int | None, rows: Any, redis_url: str | None,
     if rows is not None:
         raise CannotReplay(f"no row of {rows.name} has the candidates and the ground truth that this line is about")
     raise CannotReplay(
-        "the line has no inputs: name the file that was graded with --rows, or the queue's server with --redis while "
-        "it has the batch (a day), or write lines with --with-inputs"
+        "the line has no inputs: name the file that was graded with --rows, or the queue's server with --redis-url "
+        "while it has the batch (a day), or write lines with --with-inputs"
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -98,3 +99,14 @@ def test_rows_of_the_demo_that_are_nested_without_end(tmp_path: Path) -> None:
     data = tmp_path / "data.jsonl"
     data.write_text("[" * 100_000)
     refused("demo", "--data", str(data))
+
+
+def test_every_command_takes_the_queues_server_under_the_same_names() -> None:
+    context = click.Context(app)
+    found = {
+        name: option.opts
+        for name in app.list_commands(context)
+        for option in getattr(app.get_command(context, name), "params", ())
+        if option.name == "redis_url"
+    }
+    assert found == dict.fromkeys(("doctor", "replay", "top", "trace"), ["--redis-url", "--redis"])

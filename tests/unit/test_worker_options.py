@@ -44,6 +44,7 @@ def test_a_node_takes_every_setting_and_each_command_what_it_goes_by() -> None:
 def test_options_stand_before_and_after_the_command_and_between_its_words() -> None:
     given = read(["--queue", "q", "quarantine", "show", "--json", "abc"])
     assert (given.command, given.words, given.queue, given.json) == ("quarantine", ["show", "abc"], "q", True)
+    assert read(["status", "--redis", "unix:x"]).redis_url == "unix:x"
     given = read(["--slots", "3"])
     assert (given.command, given.words, given.slots, given.queue) == ("run", [], "3", None)
 
