@@ -109,4 +109,4 @@ def test_every_command_takes_the_queues_server_under_the_same_names() -> None:
         for option in getattr(app.get_command(context, name), "params", ())
         if option.name == "redis_url"
     }
-    assert found == dict.fromkeys(("doctor", "replay", "top", "trace"), ["--redis-url", "--redis"])
+    assert found == {name: ["--redis-url", "--redis"] for name in ("doctor", "replay", "top", "trace")}
