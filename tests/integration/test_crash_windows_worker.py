@@ -63,9 +63,8 @@ WINDOWS = [
         plan="claimed=kill,marked=kill", recovery="rerun", losses="2", attempts=3, judged_by=(3, 3),
         recovered=("rerun", "rerun"),
     ),
-    # Made cases are made again until they are stored, and then no more.
+    # Made cases are made again until they are stored.
     Window(plan="cases_made=kill", execs=6, spec=PROPERTY),
-    Window(plan="cases_stored=kill", execs=4, spec=PROPERTY),
     # What ran is read, or runs again; a verdict stands.
     Window(plan="graded=kill", execs=3, recovered=("read", "none")),
     Window(plan="graded=kill", recovery="rerun", execs=3, recovered=("rerun", "rerun")),
@@ -124,17 +123,19 @@ def test_a_worker_killed_when_rq_hears_of_its_job(
 
 
 def test_cases_that_were_stored_are_those_that_are_judged(
-    faulty: StartFaulty, faults: Faults, audit: Audit, daemon: CollimateClient
+    faulty: StartFaulty, faults: Faults, requests_to: Requests, audit: Audit, daemon: CollimateClient
 ) -> None:
     """The batch names no seed, so its cases can't be made again: whoever takes over judges by the stored ones."""
     started = faulty("cases_stored=kill")
-    k = audit.submit([RIGHT, RIGHT], spec=PROPERTY, recovery="attach")
+    k = audit.submit([RIGHT, WRONG], spec=PROPERTY, recovery="attach")
     faults.killed("cases_stored")
     stored = audit.queue.stored_cases(k)
     assert stored is not None
-    assert audit.rewards(k) == [1.0, 1.0]
+    result = audit.result(k)
+    assert [(v.reward, v.attempt, v.recovered) for v in result.results] == [(1.0, 2, "none"), (0.0, 2, "none")]
+    assert (audit.state(k, "losses"), result.attempts, requests_to.execs) == ("1", 2, 4)
     assert audit.queue.stored_cases(k) == stored
-    assert all(v.seed.encode() in zlib.decompress(stored) for v in audit.result(k).results)
+    assert all(v.seed.encode() in zlib.decompress(stored) for v in result.results)
     assert started.stop() == 0
     check_nothing_stayed(audit)
 
