@@ -11,6 +11,10 @@ from collimate_rl.sandboxd.cgroups import Group
 from collimate_rl.sandboxd.inside.channel import bound_sends
 from collimate_rl.sandboxd.zygotes import Forked, Zygote
 
+_EXITING = 0x4
+"""PF_EXITING among a process' flags (proc(5), linux/sched.h): set before it ends what is in its pid namespace."""
+_FLAGS = 6
+"""Their place in /proc/PID/stat after the name."""
 _TAKE_S = 10
 """A fork that takes no bytes for so long is broken; nothing waits on it for ever."""
 
@@ -57,6 +61,12 @@ class Fork:
         poll.register(self.pidfd, select.POLLIN)
         return bool(poll.poll(within_s * 1000))
 
+    def is_ending(self, within_s: float = 0.0) -> bool:
+        """Whether process 1 is dead, or dies by now: all else in its pid namespace was killed by that, then. A hand
+        that kills everything one by one may take up to `within_s` to come to it.
+        """
+        return _exits(self.pidfd) or self.is_dead(within_s) or _exits(self.pidfd)
+
     def dispose(self, kill_timeout_s: float) -> bool:
         """Kill, confirm, and give everything back; False when something would not die in time."""
         self.channel.close()
@@ -79,3 +89,12 @@ def pid_of(pidfd: int) -> int:
     finally:
         os.close(fd)
     return int(text.partition(b"Pid:")[2].split(None, 1)[0])
+
+
+def _exits(pidfd: int) -> bool:
+    try:
+        with open(f"/proc/{pid_of(pidfd)}/stat", "rb") as stream:
+            return bool(int(stream.read().rpartition(b")")[2].split()[_FLAGS]) & _EXITING)
+    except (FileNotFoundError, ProcessLookupError):
+        # It was reaped.
+        return True

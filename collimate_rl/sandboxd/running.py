@@ -98,7 +98,7 @@ class Running:
             raise bringup_failed(f"the fork failed {when}: {report['error']}")
         if self._began() is None:
             raise bringup_failed("the fork ended before the exec began")
-        if _ended(report) == _KILLED_CODE and self._fork.out_of_reach and self._fork.is_dead(within_s=_FORK_DEATH_S):
+        if _ended(report) == _KILLED_CODE and self._fork.out_of_reach and self._fork.is_ending(within_s=_FORK_DEATH_S):
             raise session_gone("the fork was ended from outside")
         return report
 
