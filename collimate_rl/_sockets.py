@@ -42,7 +42,11 @@ class _Deadline(socket.socket):
         self.arm()
         return super().send(*args, **kwargs)
 
-    def recv_into(self, *args: Any, **kwargs: Any) -> int:  # as the reader of http.client calls it
+    def recv(self, *args: Any, **kwargs: Any) -> bytes:
+        self.arm()
+        return super().recv(*args, **kwargs)
+
+    def recv_into(self, *args: Any, **kwargs: Any) -> int:
         self.arm()
         return super().recv_into(*args, **kwargs)
 
