@@ -11,6 +11,7 @@ from collimate_rl.sandboxd.backend import Outcome
 from collimate_rl.sandboxd.config import Limits
 from collimate_rl.sandboxd.forks import Fork
 from collimate_rl.sandboxd.inside.channel import bound_sends, send_request
+from collimate_rl.sandboxd.output import Collector
 from collimate_rl.sandboxd.running import Running
 from collimate_rl.sandboxd.wire import Exec, bad_request
 from collimate_rl.sandboxd.zygotes import bringup_failed
@@ -20,24 +21,29 @@ _TAKE_S = 10
 
 
 class HeldRunning(Running):
-    """The exec's output and report come from its holder; the fork gets neither its job nor its output's pipe."""
+    """The exec's report comes from its holder, with its output behind it; the fork doesn't get its job."""
 
     def __init__(self, fork: Fork, request: Exec, job: dict[str, Any], limits: Limits) -> None:
         super().__init__(fork, request, {"kind": "held", "seed": request.seed, "files": []}, limits, own_reports=True)
         self._job = job
         bound_sends(self._reports, _TAKE_S)
 
+    def _collect(self) -> Collector:
+        self._reports, theirs = socket.socketpair()
+        self._theirs = (theirs.detach(),)
+        fork, cap = self._fork, self._limits.output_bytes
+        return Collector(pipe=None, reports=self._reports, pidfd=fork.pidfd, cap=cap)
+
     def send(self) -> None:
         """Hand the fork to a holder. What goes wrong here shows in the report, or in its absence.
 
         CollimateError `bad_request` for a job that can't be handed on at all.
         """
-        output, asked = self._theirs
+        (asked,) = self._theirs
         header = {"frame": self._frame, "job": self._job, "pid": self._fork.pid}
         try:
             self._fork.zygote.hold(asked)
-            fds = (self._beginning, output, self._fork.main, self._fork.channel.fileno())
-            send_request(self._reports, header, fds)
+            send_request(self._reports, header, (self._beginning, self._fork.main, self._fork.channel.fileno()))
         except OSError:
             # The holders are gone, or stuck; `report` says which.
             pass
@@ -54,4 +60,4 @@ class HeldRunning(Running):
 
     def give_up(self) -> None:
         """Before the fork is killed: its holder is to see in it nothing that the candidate did."""
-        self._reports.shutdown(socket.SHUT_RDWR)
+        self._reports.shutdown(socket.SHUT_WR)

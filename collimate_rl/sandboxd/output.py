@@ -38,17 +38,20 @@ class Output:
 class Collector:
     """Reads an exec's pipe until its report comes, its fork dies, or its time is over.
 
-    `pipe` is read without blocking ever; `reports` is the socket on which the report arrives; `pidfd` is the fork's,
-    where there is one.
+    `pipe` is read without blocking ever; where it is None the output comes behind the report, whose `output` is how
+    many bytes it has. `reports` is the socket on which the report arrives; `pidfd` is the fork's, where there is one.
     """
 
-    def __init__(self, *, pipe: int, reports: socket.socket, pidfd: int | None, cap: int) -> None:
+    def __init__(self, *, pipe: int | None, reports: socket.socket, pidfd: int | None, cap: int) -> None:
         self.output = Output(cap=cap)
         self._pipe = pipe
         self._reports = reports
+        self._report: dict[str, Any] | None = None
+        self._missing = 0
         self._poll = select.poll()
-        os.set_blocking(pipe, False)
-        self._poll.register(pipe, select.POLLIN)
+        if pipe is not None:
+            os.set_blocking(pipe, False)
+            self._poll.register(pipe, select.POLLIN)
         self._poll.register(reports.fileno(), select.POLLIN)
         if pidfd is not None:
             self._poll.register(pidfd, select.POLLIN)
@@ -56,43 +59,80 @@ class Collector:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the pipe's end was read: every writer is gone."""
+        """Whether there can be no more output: the pipe's end was read, so that every writer is gone; without a pipe,
+        all of it has come, or its sender has let go of the socket."""
         return not self._open
 
     def until_report(self, deadline: float, *, clock: Callable[[], float] = time.monotonic) -> dict[str, Any] | None:
-        """The report, or None when the deadline passed. ChannelClosed when the fork died without one."""
-        dead = False
-        while True:
+        """The next report, or None when the deadline passed. ChannelClosed when the fork died without one."""
+        while self._report is None or self._missing:
             left = deadline - clock()
             if left <= 0:
                 return None
-            for fd, _ in self._poll.poll(left * 1000 + 1):
-                if fd == self._pipe:
-                    self._read_once()
-                elif fd == self._reports.fileno():
-                    return receive_report(self._reports)[0]
-                else:
-                    dead = True
-            if dead:
-                # A report sent just before the death is still in the socket: ask once more, for that alone.
-                if wait_readable(self._reports, timeout_s=0):
-                    return receive_report(self._reports)[0]
+            self._take_what_comes(left * 1000 + 1)
+        report, self._report = self._report, None
+        return report
+
+    def _take_what_comes(self, timeout_ms: float) -> None:
+        dead = False
+        for fd, _ in self._poll.poll(timeout_ms):
+            if fd == self._pipe:
+                self._read_once()
+            elif fd == self._reports.fileno():
+                self._read_report()
+                return
+            else:
+                dead = True
+        if dead:
+            # A report sent just before the death is still in the socket: ask once more, for that alone.
+            if not wait_readable(self._reports, timeout_s=0):
                 raise ChannelClosed
+            self._read_report()
+
+    def _read_report(self) -> None:
+        if self._report is None:
+            self._report = receive_report(self._reports)[0]
+            if self._pipe is None:
+                self._missing = self._report.pop("output", 0)
+        if self._missing:
+            try:
+                chunk = self._reports.recv(min(self._missing, _CHUNK), socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return
+            if not chunk:
+                raise ChannelClosed
+            self.output.add(chunk)
+            self._missing -= len(chunk)
+        if self._pipe is None and not self._missing:
+            self._open = False
 
     def until_closed(self, deadline: float, *, clock: Callable[[], float] = time.monotonic) -> bool:
-        """Read to the pipe's end (every writer is gone); False when the deadline came first."""
+        """Read until `is_closed`; False when the deadline came first. Without a pipe nothing of it is kept."""
         poll = select.poll()
-        poll.register(self._pipe, select.POLLIN)
+        poll.register(self._reports if self._pipe is None else self._pipe, select.POLLIN)
         while self._open:
             left = deadline - clock()
             if left <= 0:
                 return False
             if poll.poll(left * 1000 + 1):
-                self._read_once()
+                if self._pipe is None:
+                    self._skip_once()
+                else:
+                    self._read_once()
         return True
+
+    def _skip_once(self) -> None:
+        try:
+            self._open = bool(self._reports.recv(_CHUNK, socket.MSG_DONTWAIT))
+        except BlockingIOError:
+            pass
+        except OSError:
+            # It was closed with something of ours unread.
+            self._open = False
 
     def what_is_there(self) -> None:
         """Read what the pipe holds now; later writers (background processes) are not waited for."""
+        assert self._pipe is not None
         held = struct.unpack("i", fcntl.ioctl(self._pipe, termios.FIONREAD, b"\0\0\0\0"))[0]
         while held > 0 and self._open:
             count = self._read_once()
@@ -102,6 +142,7 @@ class Collector:
             held -= count
 
     def _read_once(self) -> int:
+        assert self._pipe is not None
         try:
             chunk = os.read(self._pipe, _CHUNK)
         except BlockingIOError:

@@ -7,7 +7,6 @@ import signal
 import socket
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
 from typing import Any
 
 from collimate_rl.sandboxd.admission import no_descriptors
@@ -47,21 +46,24 @@ class Running:
         self._ended_at = 0.0
         self._own_reports = own_reports
         self._reports = fork.channel
-        with ExitStack() as undo:
-            try:
-                self._output, output = os.pipe()
-                undo.callback(os.close, self._output)
-                undo.callback(os.close, output)
-                self._beginning = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-                undo.callback(os.close, self._beginning)
-                self._theirs: tuple[int, ...] = (output,)
-                if own_reports:
-                    self._reports, theirs = socket.socketpair()
-                    self._theirs = (output, theirs.detach())
-            except OSError as exc:
-                raise no_descriptors(exc) from exc
-            undo.pop_all()
-        self.collector = Collector(pipe=self._output, reports=self._reports, pidfd=fork.pidfd, cap=limits.output_bytes)
+        self._output = self._beginning = -1
+        self._theirs: tuple[int, ...] = ()
+        try:
+            self._beginning = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            self.collector = self._collect()
+        except OSError as exc:
+            self.close()
+            raise no_descriptors(exc) from exc
+
+    def _collect(self) -> Collector:
+        """What the exec prints into and reports on, and what collects both. OSError for want of descriptors."""
+        self._output, output = os.pipe()
+        self._theirs = (output,)
+        if self._own_reports:
+            self._reports, theirs = socket.socketpair()
+            self._theirs = (output, theirs.detach())
+        fork, cap = self._fork, self._limits.output_bytes
+        return Collector(pipe=self._output, reports=self._reports, pidfd=fork.pidfd, cap=cap)
 
     def send(self) -> None:
         """Hand the exec to the fork. What goes wrong here shows in the report, or in its absence."""
@@ -160,9 +162,10 @@ class Running:
     def close(self) -> None:
         """Give the descriptors back."""
         self._close_theirs()
-        os.close(self._output)
-        os.close(self._beginning)
-        if self._own_reports:
+        for fd in (self._output, self._beginning):
+            if fd >= 0:
+                os.close(fd)
+        if self._reports is not self._fork.channel:
             self._reports.close()
 
 

@@ -59,22 +59,20 @@ class Crew:
         self.crew = Threads(Control(theirs), hold)  # type: ignore[arg-type]
         threading.Thread(target=self.crew.serve).start()
 
-    def ask(self, job: Any, *, begins: bool = True, fds: int = 4) -> tuple[dict[str, Any] | None, bytes]:
-        """The report, None when there is none, and the output."""
+    def ask(self, job: Any, *, begins: bool = True, fds: int = 3) -> tuple[dict[str, Any] | None, bytes]:
+        """The report, None when there is none, and the output behind it."""
         reports, asked = socket.socketpair()
         channel, fork = socket.socketpair()
-        out, output = os.pipe()
         begun = os.eventfd(0)
         nobody = os.open("/dev/null", os.O_WRONLY)
         with reports, fork:
             with asked:
                 socket.send_fds(self._control, [b"h"], [asked.fileno()])
             with channel:
-                given = (begun, output, nobody, channel.fileno())[:fds]
+                given = (begun, nobody, channel.fileno())[:fds]
                 send_request(reports, {"frame": {"kind": "held"}, "job": job, "pid": 2}, given)
-            os.close(output)
             os.close(nobody)
-            if fds == 4:
+            if fds == 3:
                 request, (frames, printed) = receive_request(fork)
                 assert request == {"kind": "held"}
                 if begins:
@@ -87,8 +85,9 @@ class Crew:
                 report = receive_report(reports)[0]
             except ChannelClosed:
                 report = None
-            with open(out, "rb") as stream:
+            with reports.makefile("rb") as stream:
                 text = stream.read()
+            assert len(text) == (report or {}).pop("output", 0)
         os.close(begun)
         return report, text
 
@@ -134,7 +133,7 @@ def test_a_holders_own_failure_is_an_error_and_no_verdict(crew: Crew) -> None:
     assert (report, text) == ({"error": "its holder failed: KeyError: 'no such field'"}, b"")
     assert all("error" in (crew.ask(job)[0] or {}) for job in ("deep", "short"))
     assert crew.ask("gone") == (None, b"")
-    assert crew.ask("x", fds=3) == (None, b"")
+    assert crew.ask("x", fds=2) == (None, b"")
     assert crew.ask("right") == ({"exit_code": 0}, b"right\n")
 
 

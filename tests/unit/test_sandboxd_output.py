@@ -115,6 +115,42 @@ def test_a_death_is_told_by_the_pidfd_and_a_last_report_still_counts(
     os.close(dead_read)
 
 
+def test_output_behind_a_report_is_read_with_it(pair: tuple[socket.socket, socket.socket]) -> None:
+    ours, theirs = pair
+    collector = Collector(pipe=None, reports=ours, pidfd=None, cap=400_000)
+    sender = threading.Thread(
+        target=lambda: frames.send_report(theirs, {"exit_code": 3, "output": 500_000}, payload=(b"x" * 500_000,))
+    )
+    sender.start()
+    assert collector.until_report(time.monotonic() + 60) == {"exit_code": 3}
+    sender.join()
+    assert (bytes(collector.output.data), collector.output.truncated) == (b"x" * 400_000, True)
+    assert collector.is_closed
+    assert collector.until_closed(time.monotonic() + 60)
+
+
+def test_output_that_comes_too_late_or_not_at_all_is_no_report(pair: tuple[socket.socket, socket.socket]) -> None:
+    ours, theirs = pair
+    collector = Collector(pipe=None, reports=ours, pidfd=None, cap=100)
+    frames.send_report(theirs, {"exit_code": 0, "output": 5}, payload=(b"ab",))
+    assert collector.until_report(time.monotonic() + 0.05) is None
+    assert not collector.until_closed(time.monotonic() + 0.05)
+    theirs.sendall(b"c")
+    theirs.close()
+    with pytest.raises(frames.ChannelClosed):
+        collector.until_report(time.monotonic() + 60)
+    assert collector.until_closed(time.monotonic() + 60)
+
+
+def test_a_second_report_is_waited_for_anew(pair: tuple[socket.socket, socket.socket], pipe: tuple[int, int]) -> None:
+    ours, theirs = pair
+    collector = Collector(pipe=pipe[0], reports=ours, pidfd=None, cap=100)
+    for report in ({"exit_code": 1}, {"killed": True}):
+        assert collector.until_report(time.monotonic() + 0.05) is None
+        frames.send_report(theirs, report)
+        assert collector.until_report(time.monotonic() + 60) == report
+
+
 def test_requests_carry_payload_and_descriptors(
     pair: tuple[socket.socket, socket.socket], pipe: tuple[int, int]
 ) -> None:

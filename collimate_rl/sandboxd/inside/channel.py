@@ -40,13 +40,15 @@ def receive_request(channel: socket.socket) -> tuple[dict[str, Any], list[int]]:
     return header, fds
 
 
-def send_report(channel: socket.socket, header: dict[str, Any], fds: tuple[int, ...] = ()) -> None:
+def send_report(
+    channel: socket.socket, header: dict[str, Any], fds: tuple[int, ...] = (), payload: tuple[bytes, ...] = ()
+) -> None:
     """To the daemon."""
-    _send(channel, json.dumps(header).encode(), fds, ())
+    _send(channel, json.dumps(header).encode(), fds, payload)
 
 
 def receive_report(channel: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """In the daemon: the next header and its descriptors. ChannelClosed at the end."""
+    """In the daemon: the next header and its descriptors; a payload is still to be read. ChannelClosed at the end."""
     body, fds = _receive(channel)
     header = json.loads(body)
     if not isinstance(header, dict):

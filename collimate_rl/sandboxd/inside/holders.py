@@ -14,9 +14,7 @@ import socket
 import sys
 import threading
 import traceback
-from contextlib import ExitStack
-from io import FileIO
-from typing import Callable, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Optional, Sequence, Tuple
 
 from . import syscalls
 from .channel import (
@@ -32,7 +30,7 @@ from .execs import exit_code
 
 Hold = Callable[..., Tuple[str, Optional[int]]]
 _BEGUN_BYTES = 8
-_FDS = 4
+_FDS = 3
 _PIECE = 1 << 20
 _IDLE = 4
 """Threads that wait for a job, at most; each keeps a stack."""
@@ -107,56 +105,70 @@ class _Crew:
 
 
 def _serve_one(reports: socket.socket, hold: Hold) -> None:
-    """Hand the exec to its fork, wait until it begins, hold its job, report. What the fork itself reports goes on."""
+    """Hand the exec to its fork, wait until it begins, hold its job, report. What the fork itself reports goes on.
+
+    A report's `output` says how many bytes of output follow it.
+    """
     request, fds = receive_request(reports)
-    if len(fds) < _FDS:
-        # The kernel drops what this process has no room for.
+    try:
+        if len(fds) < _FDS:
+            # The kernel drops what this process has no room for.
+            raise ChannelClosed
+        begun, pidfd, _ = fds
+        with socket.socket(fileno=fds.pop()) as channel:
+            report, text = _hold_one(request, channel, begun, pidfd, hold)
+    finally:
         for fd in fds:
             os.close(fd)
-        raise ChannelClosed
-    with ExitStack() as stack:
-        begun, output, pidfd = [stack.enter_context(FileIO(fd, "wb")) for fd in fds[:3]]
-        channel = stack.enter_context(socket.socket(fileno=fds[3]))
-        frames, theirs = map(stack.enter_context, socket.socketpair())
-        read_end, write_end = os.pipe()
-        out, printed = stack.enter_context(FileIO(read_end, "rb")), stack.enter_context(FileIO(write_end, "wb"))
-        send_request(channel, request["frame"], (theirs.fileno(), printed.fileno()))
-        theirs.close()
-        printed.close()
+    if wait_readable(reports, timeout_s=0):
+        # The exec's time is over, as the daemon counts it.
+        return
+    if text:
+        report["output"] = len(text)
+    send_report(reports, report, payload=(text[:_PIECE].encode("ascii"),))
+    for at in range(_PIECE, len(text), _PIECE):
+        reports.sendall(text[at : at + _PIECE].encode("ascii"))
+
+
+def _hold_one(
+    request: Dict[str, Any], channel: socket.socket, begun: int, pidfd: int, hold: Hold
+) -> Tuple[Dict[str, Any], str]:
+    """The report on the exec, and its output. ChannelClosed or OSError when the fork is gone."""
+    frames, theirs = socket.socketpair()
+    out, printed = os.pipe()
+    try:
+        try:
+            with theirs:
+                send_request(channel, request["frame"], (theirs.fileno(), printed))
+        finally:
+            os.close(printed)
         began = _beginning(frames, channel)
         if began is None:
-            report = receive_report(channel)[0]
-        else:
-            begun.write(began)
-            places = (
-                channel,
-                request["pid"],
-                frames,
-                out.fileno(),
-                lambda: _ending(channel),
-                lambda: syscalls.kill_by_pidfd(pidfd.fileno()),
-                int.from_bytes(began, sys.byteorder) / 1e9,
-            )
-            report = {"exit_code": 0}
-            try:
-                text, ended = hold(request["job"], *places)
-            except ProcessLookupError:
-                raise
-            except Exception as exc:
-                # A job that is none, a fault of ours, or something that is short: nothing that the candidate did.
-                text, ended = "", None
-                report = {"error": f"its holder failed: {type(exc).__name__}: {exc}"}
-            if ended is not None:
-                report["ended"] = exit_code(ended)
-            if wait_readable(reports, timeout_s=0):
-                # The exec's time is over, as the daemon counts it.
-                return
-            for at in range(0, len(text), _PIECE):
-                view = memoryview(text[at : at + _PIECE].encode())
-                while view:
-                    view = view[output.write(view) :]
-        output.close()
-        send_report(reports, report)
+            return receive_report(channel)[0], ""
+        os.write(begun, began)
+        places = (
+            channel,
+            request["pid"],
+            frames,
+            out,
+            lambda: _ending(channel),
+            lambda: syscalls.kill_by_pidfd(pidfd),
+            int.from_bytes(began, sys.byteorder) / 1e9,
+        )
+        report: Dict[str, Any] = {"exit_code": 0}
+        try:
+            text, ended = hold(request["job"], *places)
+        except ProcessLookupError:
+            raise
+        except Exception as exc:
+            # A job that is none, a fault of ours, or something that is short: nothing that the candidate did.
+            return {"error": f"its holder failed: {type(exc).__name__}: {exc}"}, ""
+        if ended is not None:
+            report["ended"] = exit_code(ended)
+        return report, text
+    finally:
+        frames.close()
+        os.close(out)
 
 
 def _ending(channel: socket.socket) -> bytes:
@@ -173,7 +185,6 @@ def _beginning(frames: socket.socket, channel: socket.socket) -> Optional[bytes]
     poll = select.poll()
     poll.register(frames, select.POLLIN)
     poll.register(channel, select.POLLIN)
-    poll.poll()
-    if wait_readable(frames, timeout_s=0):
+    if any(fd == frames.fileno() for fd, _ in poll.poll()):
         return frames.recv(_BEGUN_BYTES, socket.MSG_WAITALL) or None
     return None
