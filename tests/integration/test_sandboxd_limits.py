@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import shutil
 import threading
 import warnings
 from collections.abc import Iterator
@@ -16,23 +15,17 @@ from collimate_rl import guest
 from collimate_rl.client import CollimateClient
 from collimate_rl.errors import CollimateError
 from collimate_rl.local_backend import LocalCollimateBackend
-from collimate_rl.sandboxd.backend import IsolationUnavailable
 from collimate_rl.sandboxd.config import DEFAULT_CATALOG, Limits, Template
+from tests.fixtures.sandbox_daemon import one_core
 from tests.fixtures.sandboxd_wire import eventually
+
+pytestmark = pytest.mark.usefixtures("sandbox_daemon")  # skips where the isolation can't be had
 
 
 def backend(**settings: Any) -> LocalCollimateBackend:
-    return LocalCollimateBackend(**{"isolation": "namespaces", **settings})
-
-
-@pytest.fixture(scope="module", autouse=True)
-def namespaces() -> None:
-    """Skips the module where the isolation can't be had."""
-    try:
-        with backend():
-            pass
-    except IsolationUnavailable as exc:
-        pytest.skip(f"no isolated sandboxes on this machine: {exc}")
+    """With one warm interpreter per template."""
+    with one_core():
+        return LocalCollimateBackend(**{"isolation": "namespaces", **settings})
 
 
 def client_of(served: LocalCollimateBackend) -> CollimateClient:
@@ -165,46 +158,6 @@ def test_guest_programs_run_from_the_zygotes_code_objects() -> None:
     assert "<collimate cases>" in known["stdout"]
     assert "<collimate cases>" not in other["stdout"]
     assert known["exit_code"] == other["exit_code"] == 1
-
-
-def interpreter_of(minor: int) -> str:
-    places = [shutil.which(f"python3.{minor}")]
-    versions = os.path.expanduser("~/.pyenv/versions")
-    if os.path.isdir(versions):
-        places += [f"{versions}/{name}/bin/python3" for name in os.listdir(versions) if name.startswith(f"3.{minor}.")]
-    for place in places:
-        if place is not None and os.path.exists(place) and "shims" not in place:
-            return place
-    pytest.skip(f"no python3.{minor} on this machine")
-
-
-@pytest.mark.parametrize("minor", [8, 9, 10, 12, 13])
-def test_templates_of_other_pythons(minor: int) -> None:
-    with backend(templates={"other": Template(interpreter=interpreter_of(minor))}) as served:
-        client = client_of(served)
-        text = "import random, sys, threading\nprint(threading.main_thread().is_alive(), flush=True)\n1/0"
-        answer = client.exec_once("other", code=text)
-        assert answer["stdout"].splitlines()[0] == "True"
-        assert answer["stdout"].endswith("ZeroDivisionError: division by zero\n")
-        forks = """
-import multiprocessing, os, random, threading
-random.seed(1)
-if os.fork() == 0:
-    print(threading.main_thread() is threading.current_thread(), flush=True)
-    os._exit(0)
-os.wait()
-thread = threading.Thread(target=print, args=("thread",))
-thread.start()
-thread.join()
-with multiprocessing.get_context("fork").Pool(2) as pool:
-    print(pool.map(abs, [-1, -2]))
-"""
-        assert client.exec_once("other", code=forks)["stdout"] == "True\nthread\n[1, 2]\n"
-        session = client.create_session("other")["session_id"]
-        assert client.session_exec(session, code="print(6 * 7)")["stdout"] == "42\n"
-        assert client.session_exec(session, command="python3 -c 'print(1)'")["stdout"] == "1\n"
-        assert client.session_exec(session, command="sleep 9", timeout_seconds=1)["exit_code"] == -1
-        assert client.session_exec(session, code="print('served')")["stdout"] == "served\n"
 
 
 def test_the_default_catalog() -> None:

@@ -17,7 +17,7 @@ import pytest
 from collimate_rl import guest
 from collimate_rl.client import CollimateClient
 from collimate_rl.rewards import UnitTestReward, grade
-from tests.fixtures.sandbox_daemon import NoIsolation, RunningDaemon, start_daemon
+from tests.fixtures.sandbox_daemon import NoIsolation, RunningDaemon, one_core, start_daemon
 from tests.fixtures.sandboxd_wire import call, children, eventually, footprint, run, session_exec
 
 CONFIG = """
@@ -69,8 +69,10 @@ def pyenv(minor: int) -> str | None:
 
 
 def started(config: Path, *arguments: str) -> RunningDaemon:
+    """On one core: a warm interpreter per template is enough here, and there are many."""
     try:
-        return start_daemon("--config", str(config), *arguments)
+        with one_core():
+            return start_daemon("--config", str(config), "--max-inflight", "4", *arguments)
     except NoIsolation as exc:
         pytest.skip(f"no isolated sandboxes on this machine: {exc}")
 
@@ -159,11 +161,37 @@ def test_other_pythons(daemon: RunningDaemon, minor: int) -> None:
     status, created = call(path, "POST", "/v1/sessions", {"template_id": template})
     assert status == 201
     assert session_exec(path, created["session_id"], code=text, seed="ab" * 32)["stdout"] == first
+    assert session_exec(path, created["session_id"], command="python3 -c 'print(1)'")["stdout"] == "1\n"
     assert session_exec(path, created["session_id"], command="sleep 60", timeout_seconds=1)["exit_code"] == -1
+    assert session_exec(path, created["session_id"], code="print('served')")["stdout"] == "served\n"
     assert call(path, "DELETE", f"/v1/sessions/{created['session_id']}")[0] == 200
     client = CollimateClient(unix_socket=path)
     spec = UnitTestReward(tests=[{"input": [2, 3], "expected": 5}, {"input": [2, -2], "expected": 1}])
     assert grade(client, template, "def solve(a, b):\n    return a + b\n", spec).reward == 0.5
+
+
+@pytest.mark.parametrize("minor", range(8, 14))
+def test_other_pythons_threads_and_forks(daemon: RunningDaemon, minor: int) -> None:
+    if pyenv(minor) is None:
+        pytest.skip(f"no python3.{minor} on this machine")
+    text = "import random, sys, threading\nprint(threading.main_thread().is_alive(), flush=True)\n1/0"
+    answer = run(daemon.socket_path, template_id=f"py3{minor}", code=text)
+    assert answer["stdout"].splitlines()[0] == "True"
+    assert answer["stdout"].endswith("ZeroDivisionError: division by zero\n")
+    forks = """
+import multiprocessing, os, random, threading
+random.seed(1)
+if os.fork() == 0:
+    print(threading.main_thread() is threading.current_thread(), flush=True)
+    os._exit(0)
+os.wait()
+thread = threading.Thread(target=print, args=("thread",))
+thread.start()
+thread.join()
+with multiprocessing.get_context("fork").Pool(2) as pool:
+    print(pool.map(abs, [-1, -2]))
+"""
+    assert run(daemon.socket_path, template_id=f"py3{minor}", code=forks)["stdout"] == "True\nthread\n[1, 2]\n"
 
 
 LANGUAGES = {
