@@ -1,7 +1,7 @@
 """The demo's candidates: what eight rollouts of a policy might answer to one HumanEval row, right and wrong.
 
-Three are right, in the wordings that models use; five are wrong: a wrong answer, a crash, an endless loop, a memory
-hog, and a cheat. Crashes and cheats come in kinds that are taken in turn from row to row.
+Three are right, in the wordings that models use; five are wrong: a wrong answer, a crash, one that never ends, a memory
+hog, and a cheat. Crashes, endless ones and cheats come in kinds that are taken in turn from row to row.
 """
 
 from __future__ import annotations
@@ -79,7 +79,18 @@ _CHEATS: tuple[tuple[str, str], ...] = (
 )
 
 _WRONG = "def {entry}(*args, **kwargs):\n    return None\n"
-_ENDLESS = "def {entry}(*args, **kwargs):\n    while True:\n        pass\n"
+_ENDLESS: tuple[tuple[str, str], ...] = (
+    ("endless: a loop", "def {entry}(*args, **kwargs):\n    while True:\n        pass\n"),
+    (
+        "endless: sleeps",
+        "import time\n\n\ndef {entry}(*args, **kwargs):\n    while True:\n        time.sleep(0.1)\n",
+    ),
+    (
+        "endless: waits for its own lock",
+        "import threading\n\nlock = threading.Lock()\n\n\ndef {entry}(*args, **kwargs):\n    with lock:\n"
+        "        return {entry}(*args, **kwargs)\n",
+    ),
+)
 _HOG = "def {entry}(*args, **kwargs):\n    hoard = []\n    while True:\n        hoard.append(b'x' * (1 << 28))\n"
 
 
@@ -87,6 +98,7 @@ def rollouts(row: Mapping[str, str], turn: int) -> tuple[Rollout, ...]:
     """The group of eight for a row with `prompt`, `entry_point` and `canonical_solution`; `turn` picks the kinds."""
     entry = row["entry_point"]
     crash, crash_code = _CRASHES[turn % len(_CRASHES)]
+    endless, endless_code = _ENDLESS[turn % len(_ENDLESS)]
     cheat, cheat_code = _CHEATS[turn % len(_CHEATS)]
     return (
         Rollout(kind="right: the body alone", completion=row["canonical_solution"], right=True),
@@ -94,7 +106,7 @@ def rollouts(row: Mapping[str, str], turn: int) -> tuple[Rollout, ...]:
         Rollout(kind="right: with chatter and a helper", completion=_with_helper(row), right=True),
         Rollout(kind="wrong answer", completion=_fenced(_WRONG.format(entry=entry))),
         Rollout(kind=crash, completion=_fenced(crash_code.format(entry=entry))),
-        Rollout(kind="endless loop", completion=_fenced(_ENDLESS.format(entry=entry))),
+        Rollout(kind=endless, completion=_fenced(endless_code.format(entry=entry))),
         Rollout(kind="eats memory", completion=_fenced(_HOG.format(entry=entry))),
         Rollout(kind=cheat, completion=_fenced(cheat_code.format(entry=entry))),
     )

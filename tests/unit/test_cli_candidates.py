@@ -57,12 +57,14 @@ def test_a_group_has_three_right_and_five_wrong_and_the_kinds_take_turns() -> No
     groups = [rollouts(ROWS[0], turn) for turn in TURNS]
     assert {tuple(one.right for one in group) for group in groups} == {(True,) * 3 + (False,) * 5}
     assert len({group[4].kind for group in groups}) == 5
+    assert len({group[5].kind for group in groups}) == 3
     assert len({group[7].kind for group in groups}) == 10
 
 
-def test_cheats_are_valid_code() -> None:
+def test_cheats_and_endless_ones_are_valid_code() -> None:
     for turn in TURNS:
-        compile(code_of(rollouts(ROWS[0], turn)[7].completion), "cheat", "exec")
+        for place in (5, 7):
+            compile(code_of(rollouts(ROWS[0], turn)[place].completion), "cheat", "exec")
 
 
 def test_rows_are_read_up_to_the_limit_and_other_data_is_refused(tmp_path: Path) -> None:
