@@ -71,7 +71,7 @@ def test_a_supervisor_killed_before_it_buried_a_worker_and_never_restarted(
 def test_a_supervisor_killed_between_two_burials_of_its_earlier_life(
     faulty: StartFaulty, faults: Faults, requests_to: Requests, audit: Audit, daemon: CollimateClient
 ) -> None:
-    started = faulty("earlier_life=kill@2")
+    started = faulty("earlier_life=kill@2", processes=2)
     ks = [audit.submit([slow(2)], id=f"b{number}", recovery="attach") for number in range(2)]
     until(lambda: requests_to.execs == 2, "they never started")
     started.kill()
@@ -195,7 +195,7 @@ def test_a_session_janitor_that_slept_before_it_deleted_takes_nothing_of_a_new_o
     faulty: StartFaulty, faults: Faults, requests_to: Requests, audit: Audit, daemon: CollimateClient
 ) -> None:
     """It found the session that a dead owner had made and not noted. Meanwhile the next owner makes its own."""
-    started = faulty("session_created=kill,reaping=stop")
+    started = faulty("session_created=kill,reaping=stop", processes=2)
     k = audit.submit([slow(3), RIGHT], recovery="attach")
     faults.killed("session_created")
     [orphan] = sessions_of(daemon, k)
@@ -217,7 +217,7 @@ def test_a_session_janitor_that_slept_before_it_deleted_takes_nothing_of_a_new_o
 def test_a_session_janitor_that_slept_until_the_batch_was_answered(
     faulty: StartFaulty, faults: Faults, requests_to: Requests, audit: Audit, daemon: CollimateClient
 ) -> None:
-    started = faulty("session_created=kill,reaping=stop")
+    started = faulty("session_created=kill,reaping=stop", processes=2)
     k = audit.submit([RIGHT, WRONG], recovery="attach")
     faults.stopped("reaping")
     assert audit.rewards(k) == [1.0, 0.0]
