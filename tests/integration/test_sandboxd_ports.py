@@ -69,13 +69,15 @@ expose_ports = [7000]
 """
 
 
-def started(folder: Path, *, silent_s: int = 1, **options: Any) -> RunningDaemon:
+def started(folder: Path, only: str | None = None, *, silent_s: int = 1, **options: Any) -> RunningDaemon:
+    """A daemon with these templates, or with one of them: each costs it a warm interpreter per core."""
+    tables = [table for table in CONFIG.split("\n\n") if only is None or f"[templates.{only}]" in table]
     data = folder / "data"
     data.mkdir(mode=0o755)
     shutil.copy(port_server.__file__, data / "port_server.py")
     (data / "port_server_argv.py").write_text("import port_server\nport_server.main()\n")
     config = folder / "collimate.toml"
-    config.write_text(CONFIG.format(data=data, silent_s=silent_s))
+    config.write_text("\n\n".join(tables).format(data=data, silent_s=silent_s))
     try:
         return start_daemon("--config", str(config), **options)
     except NoIsolation as exc:
@@ -502,7 +504,7 @@ def test_a_session_that_dies_takes_its_ports_along(daemon: RunningDaemon, served
 
 
 def test_a_drain_does_not_wait_for_a_server_that_never_listens(tmp_path: Path) -> None:
-    own = started(tmp_path, silent_s=300)
+    own = started(tmp_path, "silent", silent_s=300)
     answers: list[tuple[int, Any]] = []
     body = {"template_id": "silent"}
     create_it = threading.Thread(target=lambda: answers.append(call(own.socket_path, "POST", "/v1/sessions", body)))
@@ -557,7 +559,7 @@ def test_without_root() -> None:
     try:
         folder.chmod(0o755)
         library = copy_of_the_packages(folder / "lib")
-        own = started(folder, command=NOBODY, python=python, env={"PYTHONPATH": str(library), "TMPDIR": "/tmp"})
+        own = started(folder, "web", command=NOBODY, python=python, env={"PYTHONPATH": str(library), "TMPDIR": "/tmp"})
         try:
             sessions = [create(own.socket_path) for _ in range(4)]
             for one in sessions:
@@ -583,7 +585,7 @@ def _over(connection: socket.socket) -> bool:
 
 @pytest.mark.parametrize("how", ["stop", "kill"])
 def test_no_port_outlives_the_daemon(tmp_path: Path, how: str) -> None:
-    own = started(tmp_path)
+    own = started(tmp_path, "web")
     sessions = [create(own.socket_path) for _ in range(3)]
     connections = [one.connect(line="echo") for one in sessions]
     for connection in connections:
