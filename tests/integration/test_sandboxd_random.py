@@ -14,7 +14,7 @@ import pytest
 from tests.fixtures.sandbox_daemon import NoIsolation, RunningDaemon, start_daemon
 from tests.fixtures.sandboxd_wire import call, run, session_exec
 
-FORKS = 24
+FORKS = 8
 SEEDS = ("ab" * 32, "cd" * 32)
 USED = """
 import random, secrets, ssl, tempfile, uuid
