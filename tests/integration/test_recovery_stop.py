@@ -6,8 +6,6 @@ import os
 import signal
 from collections.abc import Callable
 
-import pytest
-
 from collimate_rl.client import CollimateClient
 from collimate_rl.protocol import ResultStatus, keys
 from tests.fixtures.own_daemon import LongExec, OwnDaemon
@@ -169,23 +167,24 @@ def test_a_drain_that_no_exec_was_told_of_is_no_failure(node: StartNode, audit: 
     audit.check_each_answered_once()
 
 
-@pytest.mark.parametrize("recovery", ["attach", "rerun"])
 def test_a_node_alone_waits_for_its_draining_daemon_to_come_back(
-    node: StartNode, audit: Audit, own_daemon: OwnDaemon, recovery: str
+    node: StartNode, audit: Audit, own_daemon: OwnDaemon
 ) -> None:
     own_daemon.serve()
     started = node(processes=2, slots=1, backend=own_daemon.backend, timing=HASTY)
     started.wait_for("worker_ready", count=2)
-    k = audit.submit([slow(1.0), RIGHT, WRONG], recovery=recovery)
-    started.wait_for("batch_claimed", k=k)
+    ks = [audit.submit([slow(3.0), RIGHT, WRONG], recovery=how) for how in ("attach", "rerun")]
+    for k in ks:
+        started.wait_for("batch_claimed", k=k)
     holding = LongExec(own_daemon)
     own_daemon.drain()
-    started.wait_for("batch_released", k=k)
+    for k in ks:
+        started.wait_for("batch_released", k=k)
     holding.release()
     assert own_daemon.process is not None
     own_daemon.process.wait(60)
     own_daemon.serve()
-    assert audit.rewards(k) == [1.0, 1.0, 0.0]
-    assert audit.result(k).attempts == 2
+    assert [audit.rewards(k) for k in ks] == [[1.0, 1.0, 0.0]] * 2
+    assert [audit.result(k).attempts for k in ks] == [2, 2]
     assert started.stop() == 0
     audit.check_each_answered_once()
