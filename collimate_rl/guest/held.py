@@ -9,18 +9,54 @@ from __future__ import annotations
 import os
 import select
 import socket
+import threading
 import time
 from typing import Any, Callable, Dict, NoReturn, Optional, Set, Tuple
 
 from collimate_rl.guest.candidate import candidate
 from collimate_rl.guest.holder import TAIL, Holder
 from collimate_rl.guest.nursery import wake_up
+from collimate_rl.guest.rehearsal import take_streams
 from collimate_rl.guest.runner import perform, report
 
 SUDDEN, PIECE = 64, 1 << 15  # pieces that a candidate may send in one go, and more of them where values may be large
 PAUSE_S = 0.0005
 
+BEAT_S, STILL_S = 0.25, 0.75  # a beat that is so much too late is no scheduler's doing: this process stood still
+
 flooding: Set[Any] = set()  # those whose candidate is read slowly
+
+
+class Pulse:
+    """Knows for how long this process has stood still: stopped, frozen, paused with its machine, or starved."""
+
+    def __init__(self) -> None:
+        self._beat = (0.0, 0.0)  # seconds stood still so far, and when that was; at once, since others read them
+        self._starting = threading.Lock()
+
+    def begin(self) -> None:
+        """Beat from now on, if it doesn't already."""
+        with self._starting:
+            if not self._beat[1]:
+                self._beat = (0.0, time.monotonic())
+                try:
+                    threading.Thread(target=self._run, daemon=True).start()
+                except RuntimeError:
+                    self._beat = (0.0, 0.0)  # no room for a thread now
+
+    def _run(self) -> None:
+        while True:
+            time.sleep(BEAT_S)
+            self._beat = (self.still(), time.monotonic())
+
+    def still(self) -> float:
+        """Seconds, up to now."""
+        before, at = self._beat
+        late = time.monotonic() - at - BEAT_S
+        return before + late if at and late > STILL_S else before
+
+
+pulse = Pulse()
 
 
 class Outside(Holder):
@@ -46,6 +82,7 @@ class Outside(Holder):
         self.ending, self.strike = ending, strike
         self.struck = False
         self.pieces = 0
+        self.still = pulse.still()
 
     def spawn(self, stdin: Optional[str] = None) -> None:
         """It is there already, once."""
@@ -85,6 +122,13 @@ class Outside(Holder):
             time.sleep(PAUSE_S * len(flooding))
         return Holder.take(self, fd, most)
 
+    def end(self, late: bool = False) -> None:
+        """As ever. While this process stood still the candidate waited for it, or might have: as for a processor."""
+        known = len(self.late)
+        Holder.end(self, late)
+        for each in self.late[known:]:
+            each[1] = max(0, each[1]) + (pulse.still() - self.still) * 1000
+
     def kill(self) -> None:
         if self.pid > 0 and self.ended is None:
             self.struck = True
@@ -97,6 +141,7 @@ def hold(job: Dict[str, Any], *places: Any) -> Tuple[str, Optional[int]]:
     `places` are an `Outside`'s, after `keep`; its `frames` is closed here. ProcessLookupError when the candidate went
     and nobody knows how.
     """
+    pulse.begin()
     holder = Outside(job["prints"], *places)
     try:
         mark, job["until"] = job.pop("mark"), holder.born + job["total_s"]
@@ -115,6 +160,7 @@ def alone(fd: int) -> NoReturn:
     """Become the candidate whose holder is at the other end of the socket `fd`."""
     try:
         wake_up(None)
-        candidate(socket.socket(fileno=fd))
+        take_streams()
+        os._exit(candidate(socket.socket(fileno=fd)))
     finally:
         os._exit(1)

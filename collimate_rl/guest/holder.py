@@ -35,7 +35,6 @@ class Holder:
         self.late: List[
             Any
         ] = []  # per candidate that ran out of time: milliseconds on a processor, waiting for one, alive
-        self.waits: Optional[int] = None
         self.pending, self.printed = bytearray(), bytearray()
         self.ended: Optional[bytes] = None
         self.fds: List[int] = []
@@ -94,8 +93,9 @@ class Holder:
                 except OSError:
                     pass  # gone already, or not yet the leader of its session
 
-    def end(self) -> None:
-        """Kill the candidate, and wait until it and all that it left is dead."""
+    def end(self, late: bool = False) -> None:
+        """Kill the candidate, and wait until it and all that it left is dead. `late`: its time ran out."""
+        waits = waited(self.pid) if late and self.pid > 0 else None
         self.kill()
         if self.pid > 0 and self.ended is None and not self.lost:
             self.link.settimeout(REAP_S)
@@ -105,10 +105,9 @@ class Holder:
             except OSError:
                 self.lost = True
             self.link.settimeout(None)
-        if self.waits is not None and self.ended:
+        if waits is not None and self.ended:
             age = int((time.monotonic() - self.born) * 1000)
-            self.late.append([int(self.ended.split()[2]), self.waits / 1e6, age])
-        self.waits = None
+            self.late.append([int(self.ended.split()[2]), waits / 1e6, age])
         if self.fds:
             self.frames.close()
             for fd in self.fds:
@@ -152,7 +151,6 @@ class Holder:
                 return "end"
             left = until - time.monotonic()
             if left <= 0:
-                self.waits = waited(self.pid)
                 return "t"
             for fd, what in poll.poll(left * 1000 + 1):
                 if fd == link:

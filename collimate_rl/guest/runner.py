@@ -54,6 +54,7 @@ def perform(holder: Holder, job: Dict[str, Any]) -> str:
     before = stamps(job)
     for index, op in enumerate(ops[first:], first):
         if not left(job):
+            holder.end(True)
             break
         if program:
             holder.spawn(op["stdin"])
@@ -64,7 +65,7 @@ def perform(holder: Holder, job: Dict[str, Any]) -> str:
                     kind, line = "p", dumps(holder.printed.decode("utf-8", "replace"))
                 elif kind != "x":
                     kind, line = status
-            holder.end()
+            holder.end(kind == "t")
             cases.append([kind, ms])
         else:
             kind = "v"
@@ -84,7 +85,7 @@ def perform(holder: Holder, job: Dict[str, Any]) -> str:
                 room -= len(printed)
                 cases[-1].append(printed.decode("utf-8", "replace"))
             if kind in "tdmb" or line == "null":
-                holder.end()
+                holder.end(kind == "t")
         room -= len(line)
         if room < 0:
             cases[-1][0], line = "l", "null"
@@ -95,9 +96,16 @@ def perform(holder: Holder, job: Dict[str, Any]) -> str:
         kind, line, ms = loaded(holder, job, 0)
         load, lines = [kind, ms], [line]
     holder.kill()
-    header = {"load": load, "cases": cases, "tail": holder.tail.hex(), "seen": holder.seen, "lost": holder.lost}
-    header["late"] = holder.late
-    header["touched"], header["py"] = stamps(job) != before, sys.version.split()[0]
+    header = {
+        "load": load,
+        "cases": cases,
+        "tail": holder.tail.hex(),
+        "seen": holder.seen,
+        "lost": holder.lost,
+        "late": holder.late,
+        "touched": stamps(job) != before,
+        "py": sys.version.split()[0],
+    }
     return "\n".join([dumps(header), *lines, ""])
 
 
@@ -124,7 +132,7 @@ def loaded(holder: Holder, job: Dict[str, Any], first: int) -> Tuple[str, str, f
     result = timed(holder, job, -1, dict(job, first=first))
     drained(holder)
     if result[0] != "v":
-        holder.end()
+        holder.end(result[0] == "t")
     return result
 
 

@@ -19,6 +19,10 @@ from collimate_rl.sandboxd.zygotes import bringup_failed
 _TAKE_S = 10
 """How long its holder may take over the request: one that is stuck is not waited for any longer."""
 
+_LATE_S = 5.0
+"""How long its report may come after the exec's limit where the job's own total is below that: then the holder ends the
+candidate, in time or as soon as it can, and what it has to tell is worth waiting for."""
+
 
 class HeldRunning(Running):
     """The exec's report comes from its holder, with its output behind it; the fork doesn't get its job."""
@@ -26,6 +30,8 @@ class HeldRunning(Running):
     def __init__(self, fork: Fork, request: Exec, job: dict[str, Any], limits: Limits) -> None:
         super().__init__(fork, request, {"kind": "held", "seed": request.seed, "files": []}, limits, own_reports=True)
         self._job = job
+        if job["total_s"] < request.timeout_s:
+            self._late_s = _LATE_S
         bound_sends(self._reports, _TAKE_S)
 
     def _collect(self) -> Collector:
@@ -54,6 +60,8 @@ class HeldRunning(Running):
 
     def outcome(self, report: Mapping[str, Any] | None, fork_ms: float) -> Outcome:
         """As of any exec. CollimateError `session_bringup_failed` when the time is over because its holder is stuck."""
+        if report is None and self._late_s:
+            raise bringup_failed("the candidate's time was over and its holder did not say so: the holder stood still")
         if report is None and not self.collector.is_closed:
             raise bringup_failed("the candidate is dead and its holder has not let go of it: the holder is stuck")
         return super().outcome(report, fork_ms)

@@ -67,9 +67,10 @@ class Collector:
         """The next report, or None when the deadline passed. ChannelClosed when the fork died without one."""
         while self._report is None or self._missing:
             left = deadline - clock()
-            if left <= 0:
+            # What has been said counts, however late this thread came to read it.
+            if left <= 0 and not wait_readable(self._reports, timeout_s=0):
                 return None
-            self._take_what_comes(left * 1000 + 1)
+            self._take_what_comes(max(left, 0.0) * 1000 + 1)
         report, self._report = self._report, None
         return report
 

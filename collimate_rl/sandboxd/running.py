@@ -45,6 +45,8 @@ class Running:
         self._sent_at = 0.0
         self._ended_at = 0.0
         self._own_reports = own_reports
+        self._late_s = 0.0
+        """How long the report may come after the time limit."""
         self._reports = fork.channel
         self._output = self._beginning = -1
         self._theirs: tuple[int, ...] = ()
@@ -105,7 +107,7 @@ class Running:
         return report
 
     def _wait(self) -> dict[str, Any] | None:
-        allowed = float(self._request.timeout_s)
+        allowed = self._request.timeout_s + self._late_s
         deadline = self._sent_at + allowed
         while True:
             report = self.collector.until_report(deadline)

@@ -10,12 +10,15 @@ import json
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from collimate_rl.grading.limits import STARVED
 from tests.fixtures.held_jobs import Answered, exec_of, holders, inside, job_of, run_held, run_in_session
 from tests.fixtures.hostile_daemon import daemon_of_its_own
 from tests.fixtures.resources import at_rest, first_rest
@@ -334,21 +337,33 @@ def test_callers_that_hang_up_and_a_crowd_leave_nothing(daemon: RunningDaemon, p
     at_rest(daemon.pid, base)
 
 
-SLEEP = "import time\ndef solve(x):\n    time.sleep(60)\n"
+SLEEP = "import time\nopen('/proc/self/comm', 'w').write('begun')\ndef solve(x):\n    time.sleep(60)\n"
 
 
-def _while_they_run(daemon: RunningDaemon, act: Callable[[], object], count: int = 4) -> list[Answered]:
+def _begun(daemon: RunningDaemon) -> int:
+    found = 0
+    for pid in inside(daemon.pid, 2):
+        try:
+            found += Path(f"/proc/{pid}/comm").read_text() == "begun\n"
+        except OSError:
+            continue  # it went while being looked at
+    return found
+
+
+def _while_they_run(
+    daemon: RunningDaemon, act: Callable[[], object], count: int = 4, *, timeout_seconds: int = 25
+) -> list[Answered]:
     """The answers of execs during which something is done."""
-    path = daemon.socket_path
     answers: list[Answered] = []
-    threads = [
-        threading.Thread(target=lambda: answers.append(run_held(path, job_of(SLEEP, [1]), timeout_seconds=25)))
-        for _ in range(count)
-    ]
+
+    def run() -> None:
+        job = job_of(SLEEP, [1], timeout_seconds=timeout_seconds)
+        answers.append(run_held(daemon.socket_path, job, timeout_seconds=timeout_seconds))
+
+    threads = [threading.Thread(target=run) for _ in range(count)]
     for thread in threads:
         thread.start()
-    eventually(lambda: call(path, "GET", "/v1/health")[1]["running"] == count, "all of them run")
-    eventually(lambda: len(inside(daemon.pid, 2)) >= count, "their candidates are there")
+    eventually(lambda: _begun(daemon) == count, "their candidates are there")
     act()
     for thread in threads:
         thread.join()
@@ -372,6 +387,20 @@ def test_dead_holders_are_replaced_and_what_they_held_is_no_verdict(daemon: Runn
     assert _gone(_while_they_run(daemon, kill)) <= LOST
     eventually(lambda: len(holders(daemon.pid) - held) == len(held), "others take their place", timeout_s=60)
     assert run_held(path, job_of(SQUARE, [3])).values == [9]
+
+
+def test_a_holder_that_stands_still_is_waited_for_and_its_time_told(daemon: RunningDaemon) -> None:
+    def stop() -> None:
+        held = holders(daemon.pid)
+        for pid in held:
+            os.kill(pid, signal.SIGSTOP)
+        time.sleep(3.2)  # beyond the limit
+        for pid in held:
+            os.kill(pid, signal.SIGCONT)
+
+    answers = _while_they_run(daemon, stop, timeout_seconds=3)
+    assert [one.kinds for one in answers] == ["vt"] * 4, [one.answer for one in answers]
+    assert [each.flag for one in answers if one.report for each in one.report.late] == [STARVED] * 4
 
 
 def test_a_fork_that_is_ended_from_outside_is_no_verdict(daemon: RunningDaemon, path: str) -> None:

@@ -10,12 +10,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from collimate_rl.grading.frames import Report, read_report
-from collimate_rl.guest import held
+from collimate_rl.grading.limits import STARVED
+from collimate_rl.guest import held, runner
 from collimate_rl.guest.holder import READS
 from tests.fixtures.held_jobs import job_of
 
@@ -112,6 +114,35 @@ def test_an_end_of_which_nobody_knows_is_no_report(tmp_path: Any) -> None:
     with pytest.raises(ProcessLookupError, match="the candidate is gone"):
         Held(tmp_path, "import os\ndef solve(x): os._exit(3)\n", [1], known=False)
     assert held.flooding == set()
+
+
+@pytest.mark.usefixtures("nobody_floods")
+def test_time_in_which_the_holder_stood_still_counts_as_waiting(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    stood = iter([1.0, 4.0])
+    monkeypatch.setattr(held, "pulse", SimpleNamespace(begin=lambda: None, still=lambda: next(stood)))
+    ran = Held(tmp_path, "import time\ndef solve(x): time.sleep(1e6)\n", [1], case_s=1.0)
+    (late,) = ran.report.late
+    assert ran.kinds == "vt"
+    assert late.waited_ms is not None
+    assert late.waited_ms >= 3000
+    assert late.flag == STARVED
+
+
+@pytest.mark.usefixtures("nobody_floods")
+def test_time_that_is_up_between_two_calls_is_told_as_any(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    lefts = iter([20.0, 20.0, 20.0, 0.0])
+    monkeypatch.setattr(runner, "left", lambda _: next(lefts))
+    ran = Held(tmp_path, "def solve(x): return x\n", [1, 2])
+    assert ran.kinds == "vv"
+    assert len(ran.report.late) == 1
+
+
+def test_a_pulse_tells_a_process_that_stands_still() -> None:
+    pulse = held.Pulse()
+    assert pulse.still() == 0.0
+    pulse.begin()
+    pulse._beat = (2.0, time.monotonic() - 60.0)
+    assert 61.0 < pulse.still() < 65.0
 
 
 def outside(frames: socket.socket, out: int, link: socket.socket, **fields: Any) -> held.Outside:

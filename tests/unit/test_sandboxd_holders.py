@@ -173,10 +173,29 @@ class StuckFork:
         self.channel, self.pidfd, self.pid = channel, None, 2
 
 
+def held_running(channel: socket.socket, *, total_s: float) -> HeldRunning:
+    job = {"total_s": total_s}
+    return HeldRunning(StuckFork(channel), Exec(code="", seed="0" * 64), job, Limits())  # type: ignore[arg-type]
+
+
+def test_a_holder_that_says_nothing_when_its_own_time_is_over_stood_still() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        running = held_running(ours, total_s=29.5)
+        try:
+            running._close_theirs()
+            assert running.collector.until_closed(time.monotonic() + 60)
+            with pytest.raises(CollimateError, match="stood still") as stood:
+                running.outcome(None, 1.0)
+            assert stood.value.error_code == "session_bringup_failed"
+        finally:
+            running.close()
+
+
 def test_a_holder_that_lets_nothing_go_is_stuck_and_no_timeout() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        running = HeldRunning(StuckFork(ours), Exec(code="", seed="0" * 64), {}, Limits())  # type: ignore[arg-type]
+        running = held_running(ours, total_s=60.0)
         try:
             with pytest.raises(CollimateError) as stuck:
                 running.outcome(None, 1.0)

@@ -83,6 +83,18 @@ def test_no_report_in_time_keeps_what_was_said(
     assert not collector.until_closed(time.monotonic() + 0.05)
 
 
+def test_a_report_that_was_there_in_time_counts_when_it_is_read_later(
+    pair: tuple[socket.socket, socket.socket], pipe: tuple[int, int]
+) -> None:
+    ours, theirs = pair
+    collector = Collector(pipe=pipe[0], reports=ours, pidfd=None, cap=1 << 20)
+    assert collector.until_report(time.monotonic() - 1) is None
+    os.write(pipe[1], b"text")
+    frames.send_report(theirs, {"exit_code": 3})
+    assert collector.until_report(time.monotonic() - 1) == {"exit_code": 3}
+    assert collector.until_report(time.monotonic() - 1) is None
+
+
 def test_a_background_writer_is_not_waited_for(
     pair: tuple[socket.socket, socket.socket], pipe: tuple[int, int]
 ) -> None:
