@@ -78,7 +78,7 @@ class Admission:
                 return False
             ticket = _Ticket()
             self._waiting.append(ticket)
-        ticket.decided.wait(self._wait_s)
+        ticket.wait(self._wait_s)
         with self._lock:
             if ticket.granted:
                 return True
@@ -102,7 +102,7 @@ class Admission:
         with self._lock:
             self._draining = True
             while self._waiting:
-                self._waiting.popleft().decided.set()
+                self._waiting.popleft().decide()
 
     def wait_idle(self, timeout_s: float) -> bool:
         """Until nothing runs; False when that took too long."""
@@ -111,10 +111,19 @@ class Admission:
 
 
 class _Ticket:
+    """Decided once. A lock that is released tells it: an event would make three objects for each exec."""
+
     def __init__(self) -> None:
-        self.decided = threading.Event()
+        self._undecided = threading.Lock()
+        self._undecided.acquire()
         self.granted = False
+
+    def wait(self, timeout_s: float) -> None:
+        self._undecided.acquire(timeout=min(timeout_s, threading.TIMEOUT_MAX))
+
+    def decide(self) -> None:
+        self._undecided.release()
 
     def grant(self) -> None:
         self.granted = True
-        self.decided.set()
+        self.decide()

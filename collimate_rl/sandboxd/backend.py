@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -49,10 +49,13 @@ class Box(Protocol):
 class Backend(Protocol):
     """An isolation. `start` raises IsolationUnavailable; `close` leaves nothing behind.
 
-    `failure` says why no fork of a template can be had, or None.
+    `failure` says why no fork of a template can be had, or None; `codes` are the programs that it keeps compiled.
     """
 
     name: str
+
+    @property
+    def codes(self) -> Iterable[str]: ...
 
     def start(self) -> None: ...
 

@@ -59,7 +59,11 @@ class Daemon:
         self._undo.append(self._service.close)
         limits = self.config.limits
         front = self._front = HttpFront(
-            self._service, listeners, keepalive_s=limits.keepalive_s, max_connections=limits.max_connections
+            self._service,
+            listeners,
+            keepalive_s=limits.keepalive_s,
+            max_connections=limits.max_connections,
+            codes=backend.codes,
         )
         front.start()
         self._undo.append(front.stop_accepting)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -21,8 +20,10 @@ class GuestPrograms:
         """What a zygote loads, by name."""
         if "runner" in self.texts:
             self.texts["runner"] = guest.program("held")
-        self._names = {hashlib.sha256(text.encode()).digest(): name for name, text in texts.items()}
-        self._sizes = frozenset(len(text) for text in texts.values())
+        self.codes = tuple(texts.values())
+        """The same texts as an exec brings them."""
+        self._names = dict(zip(self.codes, texts, strict=True))
+        self._sizes = frozenset(map(len, self.codes))
 
     @classmethod
     def known(cls) -> GuestPrograms:
@@ -33,9 +34,7 @@ class GuestPrograms:
 
     def name_of(self, code: str) -> str | None:
         """The name of the program whose text this is, else None."""
-        if len(code) not in self._sizes:
-            return None
-        return self._names.get(hashlib.sha256(code.encode()).digest())
+        return self._names.get(code) if len(code) in self._sizes else None
 
     def held_job(self, request: Exec) -> dict[str, Any] | None:
         """The job of a one-shot exec whose candidate can be held from outside its fork; None for any other exec.

@@ -4,24 +4,33 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from collimate_rl.errors import CollimateError
 from collimate_rl.sandboxd.http_server import HttpServer, Reply
 from collimate_rl.sandboxd.http_wire import Request, error_answer
 from collimate_rl.sandboxd.service import Service
-from collimate_rl.sandboxd.wire import parse_object
+from collimate_rl.sandboxd.wire import BodyParser
 
 log = logging.getLogger(__name__)
 
 
 class HttpFront(HttpServer):
-    """Serves one Service."""
+    """Serves one Service. `codes` are programs that many an exec brings along (see `BodyParser`)."""
 
-    def __init__(self, service: Service, listeners: list[socket.socket], *, keepalive_s: float, max_connections: int):
+    def __init__(
+        self,
+        service: Service,
+        listeners: list[socket.socket],
+        *,
+        keepalive_s: float,
+        max_connections: int,
+        codes: Iterable[str] = (),
+    ):
         super().__init__(listeners, keepalive_s=keepalive_s, max_connections=max_connections)
         self._service = service
+        self._parse = BodyParser(codes).parse
 
     def handle(self, request: Request) -> Reply:
         status, answer = self._answer(request)
@@ -51,13 +60,13 @@ class HttpFront(HttpServer):
         routes: dict[str, Callable[[], tuple[int, Any]]]
         match parts:
             case ["exec"]:
-                routes = {"POST": lambda: service.exec_once(parse_object(request.body), hung_up=request.hung_up)}
+                routes = {"POST": lambda: service.exec_once(self._parse(request.body), hung_up=request.hung_up)}
             case ["health"]:
                 routes = {"GET": service.health}
             case ["sessions"]:
                 routes = {
                     "GET": service.list_sessions,
-                    "POST": lambda: service.create_session(parse_object(request.body)),
+                    "POST": lambda: service.create_session(self._parse(request.body)),
                 }
             case ["sessions", session_id]:
                 routes = {
@@ -66,9 +75,7 @@ class HttpFront(HttpServer):
                 }
             case ["sessions", session_id, "exec"]:
                 routes = {
-                    "POST": lambda: service.session_exec(
-                        session_id, parse_object(request.body), hung_up=request.hung_up
-                    )
+                    "POST": lambda: service.session_exec(session_id, self._parse(request.body), hung_up=request.hung_up)
                 }
             case _:
                 raise CollimateError(f"there is nothing at {request.path}", 404, "not_found")

@@ -25,6 +25,7 @@ _MAX_HEAD = 16 * 1024
 _MAX_DISCARDED = 64 << 20
 _MAX_LENGTH_DIGITS = 18
 """More digits are more bytes than there are; int() refuses thousands of them with an error of its own."""
+_encode = json.JSONEncoder(ensure_ascii=False).encode
 _NO_HEADERS: Mapping[str, str] = {}
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
 _REQUEST_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([\x21-\x7e\x80-\xff]+) HTTP/1\.([01])")
@@ -196,7 +197,7 @@ def _headers(lines: list[bytes]) -> dict[bytes, bytes]:
 
 def render(status: int, answer: Any, *, keep_alive: bool, headers: Mapping[str, str] = _NO_HEADERS) -> bytes:
     """The whole response. A lone surrogate goes as the JSON escape that it came as."""
-    body = json.dumps(answer, ensure_ascii=False).encode("utf-8", "backslashreplace")
+    body = _encode(answer).encode("utf-8", "backslashreplace")
     more = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     head = (
         f"HTTP/1.1 {status} {_REASONS.get(status, 'Unknown')}\r\n"

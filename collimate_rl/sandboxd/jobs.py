@@ -37,14 +37,21 @@ def _none(why: str) -> CollimateError:
 
 
 def _is_op(op: Any) -> bool:
-    if not isinstance(op, dict) or not {"f", "a"} <= op.keys() <= _OP_KEYS:
+    # What JSON gives is of exactly these types. Most ops are calls with nothing but a name and its arguments.
+    if type(op) is not dict:
         return False
-    target, how = op["f"], op.get("do", "call")
-    if not isinstance(target, list) or len(target) != 2 or not isinstance(how, str) or how not in _HOW:
+    target, arguments = op.get("f"), op.get("a")
+    if type(target) is not list or len(target) != 2 or type(arguments) is not list:
         return False
-    named = target[0] == "n" and isinstance(target[1], str)
-    known = target[0] in ("h", "p") and _is_count(target[1])
-    return (named or known) and isinstance(op["a"], list) and isinstance(op.get("k", []), list)
+    kind, which = target
+    if not (type(which) is str if kind == "n" else kind in ("h", "p") and _is_count(which)):
+        return False
+    return len(op) == 2 or _is_more_than_a_call(op)
+
+
+def _is_more_than_a_call(op: Mapping[str, Any]) -> bool:
+    how = op.get("do", "call")
+    return op.keys() <= _OP_KEYS and isinstance(how, str) and how in _HOW and isinstance(op.get("k", []), list)
 
 
 def _is_text(value: Any) -> bool:

@@ -64,6 +64,8 @@ class ZygoteKeeper:
     @property
     def failure(self) -> str | None:
         """Why there is no zygote; None while there is one, or one is being started."""
+        if self._failure is None:
+            return None
         with self._changed:
             return None if self._living() else self._failure
 
@@ -85,12 +87,16 @@ class ZygoteKeeper:
 
     def _pick(self) -> Zygote:
         with self._changed:
+            self._turn += 1
+            if self._zygotes:
+                zygote = self._zygotes[self._turn % len(self._zygotes)]
+                if not zygote.is_dead():
+                    return zygote
             living = self._changed.wait_for(lambda: self._living() or self._failure, timeout=_REPLACEMENT_WAIT_S)
             if isinstance(living, str):
                 raise template_failed(living)
             if not living:
                 raise bringup_failed("there is no warm interpreter, and none could be started in time")
-            self._turn += 1
             return living[self._turn % len(living)]
 
     def close(self) -> None:

@@ -49,6 +49,7 @@ class NamespaceBackend:
         self._limits = limits
         self._count = zygotes
         self._programs = GuestPrograms.known()
+        self.codes = self._programs.codes
         self._folder: RunFolder | None = None
         self._cgroups: cgroups.Cgroups = cgroups.NoCgroups()
         self._keepers: dict[Template, ZygoteKeeper] = {}

@@ -51,6 +51,7 @@ class PlainBackend:
     """See the module."""
 
     name = "none"
+    codes = ()
 
     def __init__(self, templates: Mapping[str, Template], limits: Limits) -> None:
         self._templates = templates

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from collimate_rl._transport import _encode_body
 from collimate_rl.errors import CollimateError
 from collimate_rl.sandboxd.http_wire import (
     BadRequestLine,
@@ -20,7 +21,15 @@ from collimate_rl.sandboxd.http_wire import (
     error_answer,
     render,
 )
-from collimate_rl.sandboxd.wire import WRITABLE, check_path, parse_exec, parse_label, parse_object, parse_template
+from collimate_rl.sandboxd.wire import (
+    WRITABLE,
+    BodyParser,
+    check_path,
+    parse_exec,
+    parse_label,
+    parse_object,
+    parse_template,
+)
 
 LIMIT = 128 * 1024
 PATIENCE = Patience(idle_s=5, head_s=5, body_s=5)
@@ -98,6 +107,34 @@ def test_whatever_passes_names_a_file_below_a_writable_place(path: str) -> None:
     assert parts
     if path.startswith("/"):
         assert any(("/" + "/".join(parts)).startswith(root + "/") for root in WRITABLE)
+
+
+CODES = ('print("one")\n' * 400, 'x = "\u00e4\u2028"\n' * 400)
+BODIES: list[dict[str, Any]] = [
+    {"code": CODES[0], "template_id": "py"},
+    {"code": CODES[1], "template_id": "py", "files": []},
+    {"code": CODES[0] + "#", "template_id": "py"},
+    {"code": "", "template_id": "py"},
+    {"template_id": "py", "code": CODES[0]},
+    {"code": CODES[0]},
+]
+
+
+@pytest.mark.parametrize("number", range(len(BODIES)))
+def test_a_code_that_is_known_by_its_bytes_is_parsed_as_any_other(number: int) -> None:
+    parse, body = BodyParser(CODES).parse, BODIES[number]
+    for written in (json.dumps(body), json.dumps(body, separators=(",", ":")), json.dumps(body, ensure_ascii=False)):
+        assert parse(written.encode()) == body
+    # As our own client writes it, the text is the very one that is known.
+    if number < 2:
+        assert parse(_encode_body(body)).get("code") is CODES[number]
+
+
+def test_behind_a_known_code_all_is_as_strict_as_ever() -> None:
+    parse, opening = BodyParser(CODES).parse, _encode_body({"code": CODES[0], "seed": ""})[: -len('"seed":""}')]
+    assert parse(opening + b'"code":"other"}') == {"code": "other"}
+    for rest in (b"", b"}", b'"', b'"seed"}', b'"seed":"ab"', b'"seed":"ab"}}', b" }"):
+        assert refusal(lambda rest=rest: parse(opening + rest)) == (400, "bad_request")  # type: ignore[misc]
 
 
 def test_templates_labels_and_objects() -> None:
