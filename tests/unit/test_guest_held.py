@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -43,7 +44,15 @@ class Held:
         )
         theirs.close()
         os.close(printed)
+        pidfd = os.pidfd_open(process.pid)
         status = []
+
+        def kill() -> None:
+            # Not by Popen: it looks for the end first, and then nobody else is told of it.
+            try:
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
 
         def wait() -> None:
             _, wait_status, usage = os.wait4(process.pid, 0)
@@ -61,11 +70,12 @@ class Held:
         waiting = threading.Thread(target=wait)
         waiting.start()
         try:
-            places = (self.link, process.pid, frames, out, ending, process.kill, time.monotonic())
+            places = (self.link, process.pid, frames, out, ending, kill, time.monotonic())
             text, self.ended = held.hold(job, *places)
         finally:
-            process.kill()
+            kill()
             waiting.join()
+            os.close(pidfd)
             for end in (self.link, ended, frames):
                 end.close()
             os.close(out)
