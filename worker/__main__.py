@@ -10,10 +10,11 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 
+from collimate_rl.protocol.bounds import mask_secrets
 from worker import logs
 from worker.options import SERVING, read
 from worker.process import leave
-from worker.settings import Loaded, WorkerSettings, load, mask_password, parse_timing
+from worker.settings import Loaded, WorkerSettings, load, parse_timing
 from worker.signals import STOP_SIGNALS
 
 EXIT_REFUSED = 2
@@ -43,10 +44,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         print(f"worker: {error}", file=sys.stderr)
         return EXIT_REFUSED
-    from collimate_rl.queue.clients import check_tls
+    from collimate_rl.queue.clients import check_tls, normal_url
 
     try:
-        check_tls(settings.redis_url)
+        check_tls(normal_url(settings.redis_url))
     except ValueError as error:
         print(f"worker: redis_url: {error}", file=sys.stderr)
         return EXIT_REFUSED
@@ -76,7 +77,7 @@ def print_config(loaded: Loaded) -> None:
         value = getattr(loaded.settings, item.name)
         shown = str(value).lower() if isinstance(value, bool) else value
         if isinstance(value, str):
-            shown = '"' + mask_password(value).replace("\\", "\\\\").replace('"', '\\"') + '"'
+            shown = '"' + mask_secrets(value).replace("\\", "\\\\").replace('"', '\\"') + '"'
         print(f"{f'{item.name} = {shown}':60} # {loaded.sources[item.name]}")
 
 

@@ -17,6 +17,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from collimate_rl.errors import CollimateError, QueueError, RedisUnavailable
+from collimate_rl.protocol.bounds import mask_secrets
 from collimate_rl.queue.batches import BatchQueue
 from collimate_rl.queue.clients import normal_url
 from collimate_rl.queue.rq_edge import clear_worker
@@ -27,7 +28,7 @@ from worker.names import worker_name
 from worker.periodic import Periodic
 from worker.process import ProcessId
 from worker.pulse import ALIVE_EVERY_S, bury, heartbeat
-from worker.settings import WorkerSettings, load, mask_password
+from worker.settings import WorkerSettings, load
 
 EXIT_BROKEN_OFF = 1
 """As rq's own command ends when the server is away at the start."""
@@ -87,7 +88,7 @@ class PlainLife:
         self._say_alive()
         for loop in self._loops:
             loop.start()
-        logs.emit(logs.WORKER_READY, queue=self._queue.queue, server=title, redis=mask_password(settings.redis_url))
+        logs.emit(logs.WORKER_READY, queue=self._queue.queue, server=title, redis=mask_secrets(settings.redis_url))
 
     def refuse(self, reason: str) -> None:
         """End the process: it must not work here."""

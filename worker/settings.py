@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from collimate_rl._config_tables import check_tables
+from collimate_rl.protocol.bounds import mask_secrets
 from collimate_rl.protocol.timing import Timing
 
 if sys.version_info >= (3, 11):
@@ -178,10 +179,12 @@ class WorkerSettings:
                 raise ValueError(f"{name} must be between 0 and {top:g} seconds, not {getattr(self, name)}")
         if not re.match(r"(redis|rediss|unix)://.|unix:.|/", self.redis_url):
             raise ValueError(
-                f"redis_url must be redis://, rediss:// or unix:PATH, not {mask_password(self.redis_url)!r}"
+                f"redis_url must be redis://, rediss:// or unix:PATH, not {mask_secrets(self.redis_url)!r}"
             )
         if self.backend and not re.match(r"(unix:|https?://|gateway:https?://).", self.backend):
-            raise ValueError(f"backend must be unix:PATH, an http URL or gateway:URL, not {self.backend!r}")
+            raise ValueError(
+                f"backend must be unix:PATH, an http URL or gateway:URL, not {mask_secrets(self.backend)!r}"
+            )
         if self.gateway_cap == 1:
             raise ValueError("gateway_cap is at least 2: a candidate's sandbox and its judge's; 0 is the tier's own")
         parse_timing(self.timing)
@@ -300,11 +303,6 @@ def load(
         values[name] = _typed(name, annotation, raw, source)
         sources[name] = source
     return Loaded(settings=WorkerSettings(**values), sources=sources)
-
-
-def mask_password(url: str) -> str:
-    """The URL without its password, fit for logs and screens."""
-    return re.sub(r"(://[^/@:]*:)[^/@]*@", r"\1***@", url)
 
 
 def as_environment(settings: WorkerSettings) -> dict[str, str]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from collimate_rl.queue.node_numbers import failed_templates
 from collimate_rl.queue.overview import NodeView, Overview, RunView
+from worker.log_lines import visible
 from worker.process import ProcessId
 
 
@@ -30,7 +31,7 @@ def as_text(overview: Overview, server: str) -> str:
     lines += [_run(run) for run in overview.runs]
     quarantined = _count(overview.quarantined, "candidate", "candidates")
     lines.append(f"quarantine: {quarantined}" if overview.quarantined else "quarantine: empty")
-    return "\n".join(lines)
+    return "\n".join(map(visible, lines))  # a name that somebody else wrote there may hold anything
 
 
 def _count(n: int, one: str, many: str) -> str:

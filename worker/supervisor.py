@@ -18,6 +18,7 @@ from dataclasses import replace
 from redis import Redis
 
 from collimate_rl.errors import QueueError, RedisUnavailable
+from collimate_rl.protocol.bounds import mask_secrets
 from collimate_rl.queue.batches import BatchQueue
 from collimate_rl.queue.clients import connect_commands, connect_rq
 from collimate_rl.queue.replies import Buried
@@ -39,7 +40,7 @@ from worker.periodic import Periodic
 from worker.process import ProcessId
 from worker.pulse import Pulse, bury_earlier_life
 from worker.session_janitor import SessionJanitor
-from worker.settings import WorkerSettings, as_environment, mask_password, parse_timing
+from worker.settings import WorkerSettings, as_environment, parse_timing
 from worker.signals import Signals
 from worker.slots import Slots, slots_directory
 from worker.tally import Board
@@ -163,7 +164,7 @@ class Supervisor:
             logs.SUPERVISOR_READY,
             pid=os.getpid(),
             server=title,
-            redis=mask_password(settings.redis_url),
+            redis=mask_secrets(settings.redis_url),
             queue=settings.queue,
             processes=settings.first_processes,
             slots=settings.slots,

@@ -101,6 +101,7 @@ def redis_server(url: str | None, *, now: Callable[[], float] = time.time) -> li
     if importlib.util.find_spec("redis") is None:
         remedy = "pip install 'collimate-rl[queue]'"
         return [Finding(name=name, found="the package redis is not installed", state="missing", remedy=remedy)]
+    from collimate_rl.protocol.bounds import mask_secrets
     from collimate_rl.queue.clients import connect_commands, translate_errors
 
     try:
@@ -114,7 +115,7 @@ def redis_server(url: str | None, *, now: Callable[[], float] = time.time) -> li
             seconds, micros = client.time()
             after = now()
         version = f"{info.get('server_name', 'redis')} {info.get('valkey_version') or info['redis_version']}"
-        at = Finding(name=name, found=f"{version} at {url.rpartition('@')[2]}")
+        at = Finding(name=name, found=f"{version} at {mask_secrets(url).rpartition('@')[2]}")
         return [at, _skew(seconds + micros / 1e6, before, after), _policy(client)]
     except RedisUnavailable as exc:
         remedy = "start it, or name the right one with --redis-url"

@@ -43,7 +43,7 @@ def trace(queue: BatchQueue, *, batch: str, epoch: int, as_json: bool) -> None:
         return
     console = Console(soft_wrap=True, highlight=False)
     for line in lines(view):
-        console.print(line, markup=False)
+        console.print(printable(line.replace("\n", "\\n")), markup=False)
 
 
 def _data(view: BatchView) -> dict[str, object]:

@@ -30,6 +30,9 @@ MAX_TIMEOUT_S: Final = 3600
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _SEED = re.compile(r"[0-9a-fA-F]{64}")
+_SCHEME = re.compile(r"(?:gateway:)?[A-Za-z][A-Za-z0-9+.-]*:/{0,2}")
+_SOCKET = re.compile(r"unix:(?!//[^/])")
+_PASSWORD = re.compile(r"([?&][^=&]*pass[^=&]*=)[^&]*", re.IGNORECASE)
 
 
 def is_name(value: str) -> bool:
@@ -78,6 +81,20 @@ def clip_text(text: str, limit: int = MAX_DETAIL_BYTES) -> str:
 def one_line(text: str, limit: int = MAX_LINE_BYTES) -> str:
     """`text` as one line of at most `limit` bytes: what somebody said, carried along for people."""
     return clip_text(" ".join(text.split()), limit)
+
+
+def mask_secrets(url: str) -> str:
+    """A URL without what is secret in it, fit for logs and screens: all before its last `@` but the user's name, and
+    passwords in its query. Where that cannot be told (a password that was not percent-encoded) rather too much goes."""
+    head, at, tail = url.rpartition("@")
+    if at and ":" in head and not _SOCKET.match(url):
+        found = _SCHEME.match(head)
+        scheme = "" if found is None else found[0]
+        if _PASSWORD.search(head):  # whose end cannot be told
+            return f"{scheme}***"
+        user, colon, _ = head[len(scheme) :].partition(":")
+        url = f"{scheme}{user if colon else ''}{colon}***@{tail}"
+    return _PASSWORD.sub(r"\1***", url)
 
 
 def clip_tail(raw: bytes, limit: int = MAX_OUTPUT_TAIL_BYTES) -> tuple[bytes, bool]:

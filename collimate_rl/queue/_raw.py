@@ -30,6 +30,11 @@ def integer(raw: Any) -> int | None:
     return int(told) if digits.isdecimal() and len(digits) <= _MAX_DIGITS else None
 
 
+def natural(raw: Any) -> int:
+    """A number from 0 on that stands on the server; 0 where none does, or something else."""
+    return max(0, integer(raw) or 0)
+
+
 def whole_ms(score: float) -> int:
     """A sorted set's score as a time in ms; 0 for what is none (`inf`, that is)."""
     return int(score) if abs(score) < 10**_MAX_DIGITS else 0

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from collimate_rl.protocol import BatchStatus, keys
-from collimate_rl.queue._raw import answers_of, integer, text
+from collimate_rl.queue._raw import answers_of, natural, text
 from collimate_rl.queue.batches import BatchQueue
 from collimate_rl.queue.clients import translate_errors
 
@@ -16,6 +16,8 @@ MAX_SEARCHED = 5_000
 """So many counted answers, the newest, are searched for a list."""
 MAX_UNANSWERED = 500
 MAX_LISTED = 200
+MOST = 10**15
+"""No count and no time in an entry is as large."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,26 +105,45 @@ def _line(fields: Mapping[str, str]) -> BatchLine | None:
     """From an entry as the tally writes it; None for what is none."""
     try:
         told = json.loads(fields["told"])
-        graded = int(told["graded"])
         return BatchLine(
-            k=str(told["k"]),
+            k=_k(told["k"]),
             run=str(told["run"]),
             id=str(told["id"]),
             status=str(told["status"]),
-            n=int(told["n"]),
-            graded=graded,
-            infra=int(told["infra"]),
-            zeros=int(told["zeros"]),
-            mean_reward=None if told["mean"] is None else float(told["mean"]),
-            codes={str(code): int(count) for code, count in told["codes"].items()},
+            n=_whole(told["n"]),
+            graded=_whole(told["graded"]),
+            infra=_whole(told["infra"]),
+            zeros=_whole(told["zeros"]),
+            mean_reward=None if told["mean"] is None else _real(told["mean"]),
+            codes={str(code): _whole(count) for code, count in told["codes"].items()},
             nodes=tuple(str(node) for node in told["nodes"]),
-            at=float(told["at"]),
-            wait_ms=None if told["wait"] is None else float(told["wait"]),
-            took_ms=None if told["took"] is None else float(told["took"]),
-            recovered=int(told["recovered"]),
+            at=_real(told["at"]),
+            wait_ms=None if told["wait"] is None else _real(told["wait"]),
+            took_ms=None if told["took"] is None else _real(told["took"]),
+            recovered=_whole(told["recovered"]),
         )
     except (KeyError, ValueError, TypeError, AttributeError, OverflowError, RecursionError):  # another version's
         return None
+
+
+def _k(told: Any) -> str:
+    if not keys.is_k(str(told)):
+        raise ValueError("the entry names no batch")
+    return str(told)
+
+
+def _whole(told: Any) -> int:
+    number = int(told)
+    if not 0 <= number < MOST:
+        raise ValueError(f"{number} is no count")
+    return number
+
+
+def _real(told: Any) -> float:
+    number = float(told)
+    if not abs(number) < MOST:  # nor is nan
+        raise ValueError(f"{number} is neither a time nor a mean")
+    return number
 
 
 def _unanswered(queue: BatchQueue) -> list[BatchLine]:
@@ -136,19 +157,19 @@ def _unanswered(queue: BatchQueue) -> list[BatchLine]:
             told = answers_of(pipe)
     found = []
     for k, raw, judged in zip(ks, told[::2], told[1::2], strict=True):
-        if raw is None or judged is None or raw[0] is None:
+        if raw is None or judged is None or raw[0] is None or not keys.is_k(k):
             continue
         state = {name: "" if value is None else text(value) for name, value in zip(fields, raw, strict=True)}
         if state["status"] == BatchStatus.DONE.value:
             continue
-        created, claimed = integer(state["created_at"]) or 0, integer(state["claimed_at"]) or 0
+        created, claimed = natural(state["created_at"]), natural(state["claimed_at"])
         found.append(
             BatchLine(
                 k=k,
                 run=state["run"],
                 id=state["id"],
                 status=state["status"],
-                n=integer(state["n"]) or 0,
+                n=natural(state["n"]),
                 graded=int(judged),
                 infra=0,
                 zeros=0,

@@ -13,11 +13,12 @@ from typing import Any
 
 from collimate_rl.errors import BadMessage, UnknownVersion
 from collimate_rl.protocol import BatchStatus, GradeBatch, Verdict, batch_key, keys
+from collimate_rl.protocol.bounds import MAX_CANDIDATES
 from collimate_rl.protocol.results import BatchResult
 from collimate_rl.protocol.story import parse_story
 from collimate_rl.protocol.timeline import Timeline, make_timeline
 from collimate_rl.queue import codec
-from collimate_rl.queue._raw import integer, text
+from collimate_rl.queue._raw import integer, natural, text
 from collimate_rl.queue._raw import raw as _bytes
 from collimate_rl.queue.batches import BatchQueue
 from collimate_rl.queue.clients import translate_errors
@@ -103,7 +104,7 @@ def find_k(queue: BatchQueue, name: str, *, epoch: int = 0) -> str | None:
     run, slash, identity = name.partition("/")
     if slash:
         k = batch_key(run, epoch, identity)
-    elif len(name) == 32 and all(c in "0123456789abcdef" for c in name):
+    elif keys.is_k(name):
         k = name
     else:
         raise ValueError(f"{name!r} names no batch: write run/id, or its key of 32 hex digits")
@@ -149,16 +150,16 @@ def read_batch(queue: BatchQueue, k: str, *, receipt: bool = False) -> BatchView
 
 def _received(queue: BatchQueue, state: Mapping[str, Any]) -> bool | None:
     """Whether its producer has read past the batch's answer; None where that cannot be told."""
-    finished = text(state.get("finished_at", b""))
-    if not finished.isdecimal() or "producer" not in state or "run" not in state:
+    finished = integer(state.get("finished_at"))
+    if finished is None or "producer" not in state or "run" not in state:
         return None
     with translate_errors("look whether the answer was taken"), queue.client.pipeline(transaction=False) as pipe:
         pipe.get(keys.cursor(text(state["run"]), text(state["producer"])))
         [told] = pipe.execute(raise_on_error=False)
     if told is None or isinstance(told, Exception):
         return None
-    ms = text(told).partition("-")[0]
-    return int(ms) >= int(finished) if ms.isdecimal() else None
+    ms = integer(text(told).partition("-")[0])
+    return None if ms is None else ms >= finished
 
 
 def _unpacked(blob: Any, unpack: Any, what: str, notes: list[str]) -> Any:
@@ -195,13 +196,12 @@ def _view(
         return text(state.get(name, b""))
 
     def number(name: str) -> int:
-        told = words(name)
-        return int(told) if told.isdecimal() else 0
+        return natural(state.get(name))
 
     def instant(name: str) -> float | None:
         return number(name) / 1000 or None
 
-    n = number("n") or len(judged) or (len(batch.candidates) if batch is not None else 0)
+    n = min(number("n"), MAX_CANDIDATES) or len(judged) or (len(batch.candidates) if batch is not None else 0)
     if result is not None:
         n = len(result.results)
     status = words("status") if result is None else result.status.value

@@ -156,7 +156,8 @@ def mean_of(raw: Mapping[str, int]) -> float | None:
 
 
 def _steps(raw: Mapping[str, int]) -> dict[int, int]:
-    return {int(step): count for step, count in raw.items() if step.isdecimal()}
+    named = ((int(step), count) for step, count in raw.items() if step.isdecimal() and len(step) < 4)
+    return {step: count for step, count in named if step <= MAX_STEP}
 
 
 def _nodes(candidates: Mapping[str, int], codes: Mapping[str, int]) -> dict[str, NodeCounts]:

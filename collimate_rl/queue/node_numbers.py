@@ -8,12 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from collimate_rl.protocol import keys
+from collimate_rl.protocol.bounds import is_name
 from collimate_rl.queue._raw import answers_of, text, whole_ms
 from collimate_rl.queue.batches import BatchQueue
 from collimate_rl.queue.clients import translate_errors
 from collimate_rl.queue.counts import Counts
 
 MAX_NODES = 200
+MAX_SAID = 10**9
+"""No node has as many slots, or processes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +54,7 @@ def read_nodes(queue: BatchQueue, now_ms: int, recent: Counts) -> tuple[NodeNumb
         serving = keys.nodes(queue.queue)
         ends: Any = queue.client.zrangebyscore(serving, now_ms, "+inf", 0, MAX_NODES, withscores=True)
         until = {text(name): whole_ms(end) for name, end in ends}
-        names = sorted({*until, *list(recent.nodes)[:MAX_NODES]})
+        names = sorted(name for name in {*until, *list(recent.nodes)[:MAX_NODES]} if is_name(name))
         with queue.client.pipeline(transaction=False) as pipe:
             for name in names:
                 pipe.get(keys.node(name))
@@ -98,7 +101,7 @@ def failed_templates(said: Mapping[str, Any]) -> dict[str, str]:
 def _node(name: str, since: float | None, owned: int, said: Mapping[str, Any], counts: Counts) -> NodeNumbers:
     def number(what: str) -> int | None:
         value = said.get(what)
-        return value if isinstance(value, int) and not isinstance(value, bool) else None
+        return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MAX_SAID else None
 
     def words(what: str) -> str:
         value = said.get(what)

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from collimate_rl.protocol import BatchStatus, keys
+from collimate_rl.protocol.bounds import is_name
 from collimate_rl.protocol.codes import SUSPECT_OUTCOMES
 from collimate_rl.queue._raw import answers_of, integer, text, whole_ms
 from collimate_rl.queue.batches import BatchQueue
@@ -156,7 +157,7 @@ def read_numbers(queue: BatchQueue, *, series: Series = HOUR, max_runs: int = MA
     minute_from = _slot(now_ms - WINDOW_S * 1000)
     minute = {slot: counts for slot, counts in slots.items() if slot >= minute_from}
     nodes = read_nodes(queue, now_ms, Counts.of(added(slots.values())))
-    runs = _runs(queue, now_ms, [(text(run), whole_ms(at)) for run, at in reversed(active)], series)
+    runs = _runs(queue, now_ms, _named(reversed(active)), series)
     whole = len(ks) == unanswered
     owned = sum(node.in_flight for node in nodes)
     running = sum(state.running for state in states) if whole else min(unanswered, owned)
@@ -191,6 +192,11 @@ def read_numbers(queue: BatchQueue, *, series: Series = HOUR, max_runs: int = MA
         nodes=nodes,
         series=series,
     )
+
+
+def _named(scored: Iterable[tuple[Any, float]]) -> list[tuple[str, int]]:
+    """Those that can be a run's name, each with its time in ms: no other ever submitted."""
+    return [(name, whole_ms(at)) for name, at in ((text(run), at) for run, at in scored) if is_name(name)]
 
 
 def _slot(ms: int) -> int:
@@ -287,9 +293,10 @@ def _points(blocks: Iterable[Mapping[bytes, bytes]], series: Series, now_s: floa
     steps: dict[int, dict[str, int]] = {}
     for block in blocks:
         for name, count in _integers(block).items():
-            step, _, what = name.partition(":")
-            if step.isdecimal() and (int(step) + 1) * series.step_s > now_s - series.span_s:
-                steps.setdefault(int(step), {})[what] = count
+            told, _, what = name.partition(":")
+            step = integer(told)
+            if step is not None and now_s - series.span_s < (step + 1) * series.step_s <= now_s + 2 * series.step_s:
+                steps.setdefault(step, {})[what] = count
     return tuple(
         RewardPoint(
             at=float(step * series.step_s),

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from collimate_rl.protocol import BatchStatus, keys
-from collimate_rl.queue._raw import text
+from collimate_rl.queue._raw import integer, natural, text
 from collimate_rl.queue.batches import BatchQueue
 from collimate_rl.queue.clients import translate_errors
 
@@ -101,8 +101,8 @@ def look_at(queue: BatchQueue) -> Overview:
     heartbeats = queue.nodes()
     owned = _owned(states, now)
     names = sorted({*heartbeats, *(batch.node for batch in owned)})
-    beat_ms = None if last is None else now - int(last)
-    calm = beat_ms is not None and beat_ms <= timing.gap_ms and now - int(since or now) >= timing.settle_ms
+    beat_ms = None if integer(last) is None else now - natural(last)
+    calm = beat_ms is not None and beat_ms <= timing.gap_ms and now - (natural(since) or now) >= timing.settle_ms
     return Overview(
         queue=queue.queue,
         unanswered=len(members),
@@ -147,12 +147,12 @@ def _owned(states: Mapping[str, Mapping[str, str]], now: int) -> list[OwnedBatch
             id=state["id"],
             node=state["node"],
             worker=state["worker"],
-            fence=int(state["fence"] or 0),
-            candidates=int(state["n"] or 0),
+            fence=natural(state["fence"]),
+            candidates=natural(state["n"]),
             judged=int(state["judged"]),
-            losses=int(state["losses"] or 0),
-            lease_s=(int(state["lease_until"] or 0) - now) / 1000,
-            deadline_s=(int(state["deadline_at"] or 0) - now) / 1000,
+            losses=natural(state["losses"]),
+            lease_s=(natural(state["lease_until"]) - now) / 1000,
+            deadline_s=(natural(state["deadline_at"]) - now) / 1000,
         )
         for k, state in sorted(states.items(), key=lambda item: (item[1]["node"], item[1]["worker"], item[0]))
         if state["status"] == BatchStatus.RUNNING.value
@@ -170,9 +170,9 @@ def _runs(
             name=run,
             open=sum(state["status"] == BatchStatus.OPEN.value for state in held),
             running=sum(state["status"] == BatchStatus.RUNNING.value for state in held),
-            lossy=sum(int(state["losses"] or 0) > 0 for state in held),
-            oldest_s=max((now - int(state["created_at"] or now)) / 1000 for state in held),
-            next_deadline_s=min((int(state["deadline_at"] or 0) - now) / 1000 for state in held),
+            lossy=sum(natural(state["losses"]) > 0 for state in held),
+            oldest_s=max((now - (natural(state["created_at"]) or now)) / 1000 for state in held),
+            next_deadline_s=min((natural(state["deadline_at"]) - now) / 1000 for state in held),
             suspects=suspects[run],
         )
         for run, held in sorted(by_run.items())

@@ -9,12 +9,15 @@ from http.cookies import SimpleCookie
 from pathlib import Path
 from typing import Any
 
+import fakeredis
 import pytest
 from starlette.responses import PlainTextResponse
 
+from collimate_rl.queue.batches import BatchQueue
 from tests.fixtures.asgi import ask
 from tests.fixtures.dashboards import Answer
 from worker.__main__ import main
+from worker.dashboard.app import Dashboard
 from worker.dashboard.command import token_of
 from worker.dashboard.gate import Gate, local
 from worker.dashboard.listening import is_loopback, listen, names_this_machine
@@ -91,6 +94,18 @@ def test_the_token_is_taken_as_a_bearer() -> None:
     assert get(token=token, authorization=f"bearer {WORDS}").status == 200
     for wrong in ("Bearer x", f"Basic {WORDS}", f"Bearer {WORDS}x", f"Bearer {WORDS[:-1]}", "Bearer \u00e9"):
         assert get(token=token, authorization=wrong, **HTML).status == 401
+
+
+def test_a_login_is_read_no_further_than_a_token_may_be_long() -> None:
+    dashboard = Dashboard(BatchQueue(fakeredis.FakeRedis(), "grade"), Token(WORDS))
+
+    def login(length: str, body: bytes, **headers: str) -> int:
+        return asyncio.run(ask(dashboard, "/login", "POST", body, content_length=length, **headers)).status
+
+    assert login("32", b"token=not-that-one-but-as-long-x") == 401
+    assert login("5000", b"token=" + b"x" * 4994) == 413
+    # A body in chunks goes on whatever length stands beside it.
+    assert login("10", b"token=" + b"x" * 100_000, transfer_encoding="chunked") == 413
 
 
 def cookie_of(answer: Answer) -> Any:

@@ -132,13 +132,14 @@ def test_bars_and_meters_are_as_long_as_their_values() -> None:
     [
         ("plain text\n\twith lines", "plain text\n\twith lines"),
         ("\x1b[31mred\x1b[0m \x1b[38;5;1mtoo\x1b[m", "red too"),
-        ("\x1b[2J\x1b]0;title\x07\r", "\\x1b[2J\\x1b]0;title\\x07\\x0d"),
+        ("\x1b[2J\x1b]0;title\x07\r", "\\x1b[2J\\x1b]0;title\\x07\\r"),
         ("a\r\nb", "a\nb"),
         ("\u202egnp.exe\u2066 \u200b\ufeff", "\\u202egnp.exe\\u2066 \\u200b\\ufeff"),
         ("half \ud800 nul \x00 c1 \x9b31m", "half \\ud800 nul \\x00 c1 \\x9b31m"),
+        ("a\u00adb\U000e0041\u3164\U000e0100 \u2764\ufe0f", "a\\xadb\\U000e0041\\u3164\\U000e0100 \u2764\ufe0f"),
         ("héllo \u65e5\u672c \U0001f600", "héllo \u65e5\u672c \U0001f600"),
     ],
-    ids=["plain", "colours", "steering", "lines", "direction", "halves", "letters"],
+    ids=["plain", "colours", "steering", "lines", "direction", "halves", "blanks", "letters"],
 )
 def test_text_is_made_harmless(given: str, shown: str) -> None:
     assert texts.harmless(given) == shown

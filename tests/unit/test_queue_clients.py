@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+import traceback
 import warnings
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from redis import Redis
 from redis import exceptions as redis_errors
 
 from collimate_rl.errors import QueueError, RedisUnavailable, UnsuitableServer
+from collimate_rl.protocol.bounds import mask_secrets
+from collimate_rl.queue._raw import text
 from collimate_rl.queue.clients import (
     connect_blocking,
     connect_commands,
@@ -34,6 +37,56 @@ from collimate_rl.queue.server_check import check_server, check_version
 )
 def test_urls(given: str, meant: str) -> None:
     assert normal_url(given) == meant
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://user:pa55word@host:1/0", "redis://user:***@host:1/0"),
+        ("redis://:pa55word@host", "redis://:***@host"),
+        ("redis://pa55word@host", "redis://***@host"),
+        ("redis://:pa55@pa55word@host:1/0", "redis://:***@host:1/0"),
+        ("redis://:pa55word/x@host:1", "redis://:***@host:1"),
+        ("redis://u:pa55word#x?y@host:1", "redis://u:***@host:1"),
+        ("redis:/u:pa55word@host", "redis:/u:***@host"),
+        ("rediss//:pa55word@host", "rediss//:***@host"),
+        ("u:pa55word@host", "u:***@host"),
+        ("gateway:https://u:pa55word@host", "gateway:https://u:***@host"),
+        ("redis://host/0?password=pa55word&protocol=2", "redis://host/0?password=***&protocol=2"),
+        ("redis://host/0?a=b&ssl_password=pa55#word", "redis://host/0?a=b&ssl_password=***"),
+        ("redis://host/0?password=pa55@pa55word", "redis://***"),
+        ("unix://u:pa55word@/run/r.sock", "unix://u:***@/run/r.sock"),
+        ("unix:///run/a:b@c.sock", "unix:///run/a:b@c.sock"),
+        ("/run/a@b.sock", "/run/a@b.sock"),
+        ("redis://host:6379/0", "redis://host:6379/0"),
+    ],
+)
+def test_secrets_are_masked_rather_too_much_than_in_part(url: str, shown: str) -> None:
+    assert mask_secrets(url) == shown
+    assert "pa55" not in shown
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://u:pa55word@host",
+        "redis:/u:pa55word@host",
+        "rediss//:pa55word@host",
+        "redis://:pa55word/x@host:1/0",
+        "redis://u:pa55word#x@host:1/0",
+        "redis://u:pa55word@[::1/0",
+        "redis://u:pa55word@host:port/0",
+    ],
+)
+def test_a_url_that_is_refused_is_not_quoted_with_its_password(url: str) -> None:
+    with pytest.raises(ValueError, match="names no Redis server") as caught:
+        connect_commands(url)
+    assert "pa55" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_name_is_asked_for_as_it_was_read() -> None:
+    encoder = connect_commands("redis://h:1/0").get_encoder()
+    assert encoder.encode(text(b"\xed\xa0\x80")) == b"\xed\xa0\x80"
 
 
 def test_a_relative_socket_is_taken_from_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 
 from collimate_rl.errors import CollimateError
+from collimate_rl.protocol import keys
 from collimate_rl.queue.batch_list import MAX_LISTED, MAX_SEARCHED, MAX_UNANSWERED, list_batches
 from collimate_rl.queue.batch_view import find_k, read_batch
 from collimate_rl.queue.batches import BatchQueue
@@ -113,8 +114,7 @@ class Pages:
     async def _batch(self, request: Request, template: str, index: int | None) -> Response:
         look = await self._hour.look()
         k = request.path_params["k"]
-        known = len(k) == 32 and all(c in "0123456789abcdef" for c in k)
-        batch, trouble = await self._read(lambda: read_batch(self._queue, k)) if known else (None, "")
+        batch, trouble = await self._read(lambda: read_batch(self._queue, k)) if keys.is_k(k) else (None, "")
         if batch is None or (index is not None and index >= batch.n):
             what = "batch" if batch is None else "candidate"
             status = 503 if trouble else 404
@@ -139,9 +139,12 @@ class Pages:
             return RedirectResponse("/", 303)
         target, wrong = gate.local(request.query_params.get("next", "/")), False
         if request.method == "POST":
-            if int(request.headers.get("content-length") or MAX_FORM + 1) > MAX_FORM:
-                return PlainTextResponse("too long\n", 413)
-            form = parse_qs((await request.body()).decode("utf-8", "replace"))
+            body = b""
+            async for part in request.stream():  # not by its declared length, which one in chunks need not keep to
+                body += part
+                if len(body) > MAX_FORM:
+                    return PlainTextResponse("too long\n", 413)
+            form = parse_qs(body.decode("utf-8", "replace"))
             target = gate.local(form.get("next", ["/"])[0])
             if self._token.fits(form.get("token", [""])[0].strip()):
                 return gate.signed_in(self._token, target, secure=gate.is_secure(request.scope))
@@ -175,7 +178,7 @@ class Pages:
         self, request: Request, template: str, look: Look[Numbers], status: int = 200, **values: Any
     ) -> HTMLResponse:
         page = self._renderer.page(
-            template, look=look, path=request.url.path, guarded=self._token is not None, **values
+            template, look=look, path=request.scope["path"], guarded=self._token is not None, **values
         )
         return HTMLResponse(page, status)
 

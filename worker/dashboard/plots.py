@@ -13,11 +13,14 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
+from worker.dashboard import texts
+
 WIDTH = 1000
 HEIGHT = 100
 PAD = 4
 """Above and below, so that a line at the edge shows with its whole width."""
 MAX_POINTS = 480
+MAX_LABEL = 500
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,9 +86,9 @@ def meter(share: float, *, label: str) -> Markup:
 def _drawing(parts: Sequence[str], label: str, kind: str) -> Markup:
     head = (
         f'<svg class="{kind}" viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none" role="img" aria-label="'
-        f'{escape(label)}" focusable="false">'
+        f'{escape(texts.harmless(texts.clip(label, MAX_LABEL)))}" focusable="false">'
     )
-    # Numbers, fixed words, and a label that is escaped.
+    # Numbers, fixed words, and a label that is made harmless and escaped.
     return Markup(head + "".join(parts) + "</svg>")
 
 

@@ -43,6 +43,7 @@ class Renderer:
             rate=texts.rate,
             reward=texts.reward,
             clip=texts.clip,
+            urlencode=texts.address,
             sentence=texts.sentence,
             clock=clock,
             stamp=stamp,

@@ -6,35 +6,49 @@ that turn the direction of writing, half characters, and sheer size.
 
 from __future__ import annotations
 
+import math
 import re
+import unicodedata
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 from markupsafe import Markup
 
 MAX_SHOWN = 64 * 1024
 """Characters of one text on a page; the page says how much it leaves out."""
 
+MAX_ADDRESS = 1024
+"""Characters of a name in an address; what is longer is no name of ours."""
+
 _COLOURS = re.compile(r"\x1b\[[0-9;:]*m")
-# C0 but tab and newline, DEL and C1, invisible and direction marks, line separators, half characters, noncharacters
-_UNSEEN = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff\ufffe\uffff]"
-)
+_BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0\u180b\u180c\u180d\u180f")
+"""Letters and marks that show as nothing, as the variation selectors from U+E0100 on do."""
 
 
 def harmless(value: Any) -> Any:
-    """What every value of a page goes through: a text without terminal colours, and with everything else that doesn't
-    show itself as an escape (`\\x1b`, `\\u202e`). `Markup` and what is no text are left as they are."""
+    """What every value of a page goes through: a text of at most `MAX_SHOWN` characters, without terminal colours, and
+    with everything else that doesn't show itself as an escape (`\\x1b`, `\\u202e`). What is no text stays as it is, and
+    so does `Markup`."""
     if isinstance(value, Markup) or not isinstance(value, str):
         return value
+    if len(value) > MAX_SHOWN:
+        value = value[:MAX_SHOWN] + "\u2026"
     if value.isascii() and value.isprintable():
         return value
-    return _UNSEEN.sub(_named, _COLOURS.sub("", value.replace("\r\n", "\n")))
+    seen = _COLOURS.sub("", value.replace("\r\n", "\n"))
+    return "".join(each if _shows(each) else each.encode("unicode_escape").decode("ascii") for each in seen)
 
 
-def _named(found: re.Match[str]) -> str:
-    code = ord(found[0])
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+def _shows(each: str) -> bool:
+    if each.isprintable():
+        return each not in _BLANK and not "\U000e0100" <= each <= "\U000e01ef"
+    return each in "\t\n" or unicodedata.category(each) == "Zs"
+
+
+def address(value: str) -> str:
+    """A name as a part of an address of ours, whatever stands in it."""
+    return quote(value[:MAX_ADDRESS].encode("utf-8", "surrogatepass"), safe="/")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +82,7 @@ def sentence(text: str) -> str:
 
 def seconds(value: float | None) -> str:
     """`0.4 s`, `12 s`, `3 min`, `2 h 05 min`, `3 d 4 h`; a dash for None."""
-    if value is None:
+    if value is None or not math.isfinite(value):
         return "\u2013"
     size = max(0.0, value)
     if size < 0.0995:
