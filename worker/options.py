@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Mapping, Sequence
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
 
 from worker.settings import WorkerSettings, environment_name, option_name
 
@@ -75,7 +76,12 @@ def read(argv: Sequence[str] | None = None) -> argparse.Namespace:
         parser(command).print_help()
         raise SystemExit(0)
     if left:
-        parser(command).error(f"unrecognized arguments: {' '.join(left)}")
+        # Its value may have been taken for the command, which is then none of ours.
+        parser(command if command in COMMANDS else "run").error(_unrecognized(left))
+    if command not in COMMANDS:
+        parser("run").error(
+            f"no such command: {command!r}{_meant(command, COMMANDS)} (choose from {', '.join(COMMANDS)})"
+        )
     foreign = [
         name for name, value in vars(given).items()
         if name not in ("command", "words", "help", *options_of(command)) and value not in (None, False)
@@ -113,7 +119,7 @@ def _everything() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog=PROGRAM, usage=f"{PROGRAM} [command] [options]", add_help=False, allow_abbrev=False
     )
-    made.add_argument("command", nargs="?", choices=tuple(COMMANDS), default="run", metavar="command")
+    made.add_argument("command", nargs="?", default="run", metavar="command")
     made.add_argument("words", nargs="*")
     made.add_argument("-h", "--help", action="store_true")
     _add(made, dict.fromkeys(name for command in COMMANDS for name in options_of(command)))
@@ -137,6 +143,18 @@ def _add(made: argparse.ArgumentParser, names: Sequence[str] | Mapping[str, None
                 choices = item.metadata.get("choices")
                 flags = (option_name(name), *_ALSO.get(name, ()))
                 made.add_argument(*flags, metavar=item.metadata["metavar"], choices=choices, help=text)
+
+
+def _unrecognized(words: Sequence[str]) -> str:
+    given = [word.partition("=")[0] for word in words]  # without values: one may be a URL with a password
+    known = [option_name(name) for command in COMMANDS for name in options_of(command)]
+    return f"unrecognized arguments: {' '.join(given)}{_meant(given[0], known)}"
+
+
+def _meant(word: str, known: Iterable[str]) -> str:
+    """Which of the `known` words may have been meant, in words of ours."""
+    near = difflib.get_close_matches(word, sorted(set(known)), n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -74,3 +74,23 @@ def test_what_no_command_takes_is_refused_with_the_commands_own_usage(capsys: py
     assert "unrecognized arguments: --no-such-option" in told
     assert "--json" in told
     assert "--slots" not in told
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--slot", "4"], "unrecognized arguments: --slot; did you mean --slots?"),
+        (["status", "--quue=q"], "unrecognized arguments: --quue; did you mean --queue?"),
+        (["--redis-ulr=redis://u:secret@h"], "unrecognized arguments: --redis-ulr; did you mean --redis-url?"),
+        (["stauts"], "no such command: 'stauts'; did you mean status? (choose from run, config, "),
+        (["--slots", "3", "4"], "no such command: '4' (choose from run, config, "),
+    ],
+    ids=["a value of its own", "of a command", "a secret", "a command", "a stray word"],
+)
+def test_a_slip_is_told_as_what_it_is(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        read(words)
+    assert left.value.code == 2
+    told = capsys.readouterr().err
+    assert f"error: {said}" in told
+    assert "secret" not in told
