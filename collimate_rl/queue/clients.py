@@ -30,6 +30,7 @@ from redis.exceptions import (
 from redis.retry import Retry
 
 from collimate_rl.errors import QueueError, RedisUnavailable
+from collimate_rl.protocol.bounds import mask_secrets
 
 COMMAND_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 3.0
@@ -64,6 +65,8 @@ def _client(url: str, timeout_s: float, retry: Retry) -> Redis:
         url,
         protocol=2,
         decode_responses=False,
+        # As `_raw.text` reads: what stands on the server under some name is asked for under the very same.
+        encoding_errors="surrogatepass",
         # No CLIENT SETINFO at each connection: users of ours have no right to it, as Redis 7.0 does not know it.
         driver_info=None,
         socket_timeout=timeout_s,
@@ -84,12 +87,20 @@ def normal_url(url: str) -> str:
         path = url.removeprefix("unix:")
         if path:
             return f"unix://{os.path.abspath(path)}"
-    parts = urlsplit(url)
+    shown = repr(mask_secrets(url))
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:  # what Python says of it quotes a part, and that may be of the password
+        raise ValueError(
+            f"{shown} names no Redis server: its host and port cannot be told apart from the rest; percent-encode what "
+            "is no letter or digit in its password"
+        ) from None
     if parts.scheme == "unix" and parts.netloc and "@" not in parts.netloc:
         # redis-py would take the first part of the path for a host, and drop it.
-        raise ValueError(f"{url!r} names no Redis server: a path after unix:// is absolute; else write unix:path")
-    if parts.scheme not in ("redis", "rediss", "unix") or url == "unix:":
-        raise ValueError(f"{url!r} names no Redis server: use redis://host:port/0, rediss://… or unix:path/to/socket")
+        raise ValueError(f"{shown} names no Redis server: a path after unix:// is absolute; else write unix:path")
+    if not url.startswith(("redis://", "rediss://", "unix://")):
+        raise ValueError(f"{shown} names no Redis server: use redis://host:port/0, rediss://… or unix:path/to/socket")
     return url
 
 
