@@ -16,7 +16,7 @@ from collimate_rl.guest.kept import kept
 _RUNNER = ("plain", "encoder", "builder", "candidate", "nursery", "waits", "holder", "runner")
 MODULES: Dict[str, Sequence[str]] = {
     "runner": _RUNNER,
-    "held": (*_RUNNER, "held"),
+    "held": (*_RUNNER, "rehearsal", "held"),
     "cases": ("plain", "encoder", "cases"),
     "command": ("nursery", "waits", "diff", "tree", "watch", "command"),
     "beside": ("planner", "pytests", "testfile", "beside"),

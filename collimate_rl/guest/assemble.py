@@ -24,7 +24,7 @@ _PACKAGE = "collimate_rl.guest"
 _LAYOUT = (tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER, tokenize.INDENT, tokenize.DEDENT)
 _WORDS = (tokenize.NAME, tokenize.NUMBER, tokenize.STRING)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-_STARTS = ("main", "hold", "alone")
+_STARTS = ("main", "hold", "alone", "rehearse")
 _COMPOUND = frozenset("async class def elif else except finally for if try while with".split())
 
 Place = Tuple[int, int]

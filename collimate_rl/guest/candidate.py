@@ -13,7 +13,7 @@ import os
 import socket
 import sys
 import types
-from typing import Any, Dict, List, NoReturn, Tuple
+from typing import Any, Dict, List, Tuple
 
 from collimate_rl.guest.builder import Builder
 from collimate_rl.guest.encoder import Encoder
@@ -35,15 +35,16 @@ class Candidate:
         self.results: List[Any] = [None] * job["first"]
         self.module = types.ModuleType(name)
         self.module.__file__ = SOURCE
+        self.names = self.module.__dict__
         sys.modules["solution"] = sys.modules["__main__"] = self.module
 
     def load(self) -> Frame:
         try:
-            with open(SOURCE, "w", encoding="utf-8") as file:  # for inspect, and for processes that are not forked
-                file.write(self.job["code"])
+            with open(SOURCE, "wb", 0) as file:  # for inspect, and for processes that are not forked
+                file.write(self.job["code"].encode())
         except (OSError, ValueError):
             pass  # no room, or no text: most code never looks
-        space, prelude = self.module.__dict__, self.job.get("prelude")
+        space, prelude = self.names, self.job.get("prelude")
         if prelude:
             lent: Dict[str, Any] = {}
             try:
@@ -63,22 +64,22 @@ class Candidate:
     def _place(self, name: str) -> Tuple[str, str]:
         """A name as (global, method): a method of `Solution` where no global of that name is."""
         first, _, rest = name.partition(".")
-        if not rest and first not in self.module.__dict__ and "Solution" in self.module.__dict__:
+        if not rest and first not in self.names and "Solution" in self.names:
             return "Solution", name
         return first, rest
 
     def _has(self, name: str) -> bool:
         first, rest = self._place(name)
-        owner = self.module.__dict__.get(first)
-        return first in self.module.__dict__ and (not rest or hasattr(owner, rest))
+        owner = self.names.get(first)
+        return first in self.names and (not rest or hasattr(owner, rest))
 
     def _target(self, node: List[Any]) -> Any:
         if node[0] != "n":
             return self._known(node)
         first, rest = self._place(node[1])
-        if first not in self.module.__dict__:
+        if first not in self.names:
             raise NameError("name %r is not defined" % first)
-        owner = self.module.__dict__[first]
+        owner = self.names[first]
         return getattr(owner(), rest) if rest else owner
 
     def _known(self, node: List[Any]) -> Any:
@@ -173,8 +174,11 @@ def flush(*more: Any) -> None:
             pass  # the candidate may have put anything there, or closed it
 
 
-def candidate(link: socket.socket) -> NoReturn:
-    """A candidate's whole life. It ends without the interpreter's last rites: threads and exit handlers are its own."""
+def candidate(link: socket.socket) -> int:
+    """A candidate's whole life; gives its exit code.
+
+    It is to end without the interpreter's last rites: threads and exit handlers are its own.
+    """
     me = os.getpid()
 
     def answer(frame: bytes) -> None:
@@ -183,20 +187,20 @@ def candidate(link: socket.socket) -> NoReturn:
             os._exit(exit_code(frame))  # a process that the candidate forked is at its end: it has nothing to say here
         link.sendall(frame)
 
-    lines = os.fdopen(link.fileno(), "rb", closefd=False)
+    lines = open(link.fileno(), "rb", closefd=False)  # noqa: SIM115  (for as long as there is a candidate)
     job = loads(lines.readline())
     most = job["value_bytes"]
     if job["program"]:
         this = Candidate(job, "__main__")
         frame = framed(0, most, this.load)
-        last_rites(this.module.__dict__)
+        last_rites(this.names)
         answer(frame)
-        os._exit(exit_code(frame))
+        return exit_code(frame)
     this = Candidate(job, "solution")
     answer(framed(-1, most, this.load))
     for index, line in enumerate(lines, job["first"]):
         answer(framed(index, most, this.answer, loads(line)))
-    os._exit(0)
+    return 0
 
 
 def exit_code(frame: bytes) -> int:

@@ -42,7 +42,7 @@ def slurp(path: str) -> bytes:
     return b"".join(parts)[1:]
 
 
-def nursery(link: socket.socket, candidate: Callable[[socket.socket], Any], draws: Any) -> NoReturn:
+def nursery(link: socket.socket, candidate: Callable[[socket.socket], int], draws: Any) -> NoReturn:
     """Forks a candidate per message, which carries its frame socket, stdin, stdout and stderr as descriptors.
 
     Where the message is b"b" it becomes the candidate itself, and its parent has to `reap` it.
@@ -78,7 +78,8 @@ def nursery(link: socket.socket, candidate: Callable[[socket.socket], Any], draw
                     os.close(fd)
                 os.setsid()
                 wake_up(draws)
-                candidate(socket.socket(fileno=fds[0]))
+                open_streams()
+                os._exit(candidate(socket.socket(fileno=fds[0])))
             finally:
                 os._exit(1)
         for fd in set(fds):
@@ -113,7 +114,7 @@ def end_orphans() -> None:
 
 
 def wake_up(draws: Any) -> None:
-    """What honest code may expect: fresh standard streams, deep recursion, long integers."""
+    """What honest code may expect: deep recursion, long integers, no exit handlers but its own."""
     prctl(DEATH_SIGNAL, KILL, 0, 0, 0)
     room = STACK
     try:
@@ -135,6 +136,10 @@ def wake_up(draws: Any) -> None:
         sys.modules["random"].setstate(draws)  # forking has reseeded it
     gc.enable()
     sys.argv = ["solution.py"]
+
+
+def open_streams() -> None:
+    """Fresh standard streams, which honest code may expect, too."""
     for fd, name in ((0, "stdin"), (1, "stdout"), (2, "stderr")):
         stream = getattr(sys, name)
         try:

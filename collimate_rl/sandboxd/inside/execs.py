@@ -48,6 +48,10 @@ class Execs:
         hold: Callable[..., tuple[str, int | None]] = self._held["hold"]
         return hold
 
+    def rehearse(self) -> None:
+        """Have the guest program go through what candidates do, in the working folder."""
+        self._held["rehearse"]()
+
     def run(
         self, request: dict[str, Any], output: int, problem: str | None, *, frames: int = -1, oom_score: int = 0
     ) -> NoReturn:
@@ -76,7 +80,7 @@ class Execs:
 
     def _lose_all_rights(self, oom_score: int, *, trusted: bool) -> None:
         for name, value in self._rlimits.items():
-            _lower(name, _PROGRAM_FDS if trusted and name == resource.RLIMIT_NOFILE else value)
+            lower_limit(name, _PROGRAM_FDS if trusted and name == resource.RLIMIT_NOFILE else value)
         syscalls.drop_capabilities()
         # /proc/self belongs to root until the process is dumpable.
         syscalls.set_dumpable(True)
@@ -120,7 +124,7 @@ def now() -> bytes:
     return time.monotonic_ns().to_bytes(8, sys.byteorder)
 
 
-def _lower(limit: int, value: int) -> None:
+def lower_limit(limit: int, value: int) -> None:
     _, hard = resource.getrlimit(limit)
     if hard != resource.RLIM_INFINITY:
         value = min(value, hard)

@@ -34,13 +34,21 @@ class Layout:
     def __init__(self, tmpfs_bytes: int, workdir: str, rebinds: list[tuple[str, str]]) -> None:
         plain = syscalls.MS_NOSUID | syscalls.MS_NODEV
         size = b"size=%d,nr_inodes=%d,mode=" % (tmpfs_bytes, max(1024, tmpfs_bytes // 4096))
-        self._mounts = (
+        self._mounts: tuple[tuple[bytes, bytes, bytes, int, bytes | None], ...] = (
             (b"proc", b"/proc", b"proc", plain | syscalls.MS_NOEXEC, None),
             (b"tmpfs", workdir.encode(), b"tmpfs", plain, size + b"0755"),
             (b"tmpfs", b"/tmp", b"tmpfs", plain, size + b"1777"),
             (b"tmpfs", b"/dev/shm", b"tmpfs", plain, size + b"1777"),
         )
         self._rebinds = rebinds
+
+    @classmethod
+    def that_changes_nothing(cls) -> Layout:
+        """One whose mounts are private already, and made so once more."""
+        layout = cls(0, "/", [])
+        private = (b"none", b"/", b"none", syscalls.MS_REC | syscalls.MS_PRIVATE, None)
+        layout._mounts = (private,) * len(layout._mounts)
+        return layout
 
     def lay_out(self) -> None:
         """In a fork: mount them, and bring loopback up."""

@@ -33,6 +33,12 @@ _M_MMAP_THRESHOLD, _M_ARENA_MAX, _LARGE_BYTES = -3, -8, 128 << 10
 # PyDLL keeps the GIL: between PyOS_BeforeFork and its counterparts nothing else may run.
 _libc = ctypes.PyDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
+# Looked up here: ctypes makes a function of each when it is first asked for, in each fork anew.
+_before_fork, _after_fork_in_child = ctypes.pythonapi.PyOS_BeforeFork, ctypes.pythonapi.PyOS_AfterFork_Child
+_after_fork_in_parent = ctypes.pythonapi.PyOS_AfterFork_Parent
+_mount, _capset, _prctl, _socket, _ioctl = _libc.mount, _libc.capset, _libc.prctl, _libc.socket, _libc.ioctl
+_syscall = _libc.syscall
+_ZERO = ctypes.c_long(0)
 
 
 class _CapHeader(ctypes.Structure):
@@ -50,22 +56,23 @@ def _checked(result: int, what: str) -> int:
     return result
 
 
+_CLONE = ctypes.c_long(_CLONE_NUMBER.get(os.uname().machine, -1))
+
+
 def clone(flags: int) -> tuple[int, int]:
     """fork() into fresh namespaces: (0, -1) in the child, (pid, pidfd) in the parent.
 
     CPython's own fork hooks run around the raw call, so the child's interpreter is as sound as after os.fork().
     """
-    number = ctypes.c_long(_CLONE_NUMBER[os.uname().machine])
     pidfd = ctypes.c_int(-1)
     arguments = (ctypes.c_long(flags | CLONE_PIDFD | int(signal.SIGCHLD)), ctypes.c_long(0), ctypes.byref(pidfd))
-    zero = ctypes.c_long(0)
-    ctypes.pythonapi.PyOS_BeforeFork()
-    pid = _libc.syscall(number, arguments[0], arguments[1], arguments[2], zero, zero)
+    _before_fork()
+    pid = _syscall(_CLONE, arguments[0], arguments[1], arguments[2], _ZERO, _ZERO)
     if pid == 0:
-        ctypes.pythonapi.PyOS_AfterFork_Child()
+        _after_fork_in_child()
         return 0, -1
     number_of_error = ctypes.get_errno()
-    ctypes.pythonapi.PyOS_AfterFork_Parent()
+    _after_fork_in_parent()
     if pid < 0:
         raise OSError(number_of_error, "clone: " + os.strerror(number_of_error))
     return int(pid), int(pidfd.value)
@@ -78,14 +85,12 @@ def setns(fd: int, flags: int) -> None:
 
 def kill_by_pidfd(pidfd: int) -> None:
     """SIGKILL; a process that is gone already is fine."""
-    zero = ctypes.c_long(0)
-    _libc.syscall(ctypes.c_long(_PIDFD_SEND_SIGNAL), ctypes.c_long(pidfd), ctypes.c_long(9), zero, zero)
+    _syscall(ctypes.c_long(_PIDFD_SEND_SIGNAL), ctypes.c_long(pidfd), ctypes.c_long(9), _ZERO, _ZERO)
 
 
 def close_from(first: int, ceiling: int) -> None:
     """Close every descriptor from `first` on. Before Linux 5.9 only those below `ceiling`, one by one."""
-    zero = ctypes.c_long(0)
-    if _libc.syscall(ctypes.c_long(_CLOSE_RANGE), ctypes.c_long(first), ctypes.c_long(0xFFFFFFFF), zero) != 0:
+    if _syscall(ctypes.c_long(_CLOSE_RANGE), ctypes.c_long(first), ctypes.c_long(0xFFFFFFFF), _ZERO) != 0:
         os.closerange(first, ceiling)
 
 
@@ -143,7 +148,8 @@ def unshare(flags: int) -> None:
 
 def mount(source: bytes, target: bytes, kind: bytes, flags: int, data: bytes | None = None) -> None:
     """mount(2)."""
-    _checked(_libc.mount(source, target, kind, ctypes.c_ulong(flags), data), "mount " + os.fsdecode(target))
+    if _mount(source, target, kind, ctypes.c_ulong(flags), data) != 0:
+        _checked(-1, "mount " + os.fsdecode(target))
 
 
 def make_mounts_private() -> None:
@@ -153,7 +159,7 @@ def make_mounts_private() -> None:
 
 def set_dumpable(on: bool) -> None:
     """Whether /proc/self is readable by processes of the same user, and the process traceable by them."""
-    _checked(_libc.prctl(_PR_SET_DUMPABLE, ctypes.c_ulong(on), 0, 0, 0), "PR_SET_DUMPABLE")
+    _checked(_prctl(_PR_SET_DUMPABLE, ctypes.c_ulong(on), 0, 0, 0), "PR_SET_DUMPABLE")
 
 
 def forbid_new_privileges() -> None:
@@ -166,12 +172,12 @@ def forbid_new_privileges() -> None:
 
 
 _CAPSET_HEADER = _CapHeader(0x20080522, 0)
-_NO_CAPABILITIES = (ctypes.c_uint32 * 6)()
+_NO_CAPABILITIES = (ctypes.byref(_CAPSET_HEADER), (ctypes.c_uint32 * 6)())
 
 
 def drop_capabilities() -> None:
     """Empty the effective, permitted and inheritable sets."""
-    _checked(_libc.capset(ctypes.byref(_CAPSET_HEADER), _NO_CAPABILITIES), "capset")
+    _checked(_capset(*_NO_CAPABILITIES), "capset")
 
 
 class SeccompFilter:
@@ -179,11 +185,11 @@ class SeccompFilter:
 
     def __init__(self, program: bytes) -> None:
         self._buffer = ctypes.create_string_buffer(program, len(program))
-        self._program = _FilterProgram(len(program) // 8, ctypes.addressof(self._buffer))
+        self._program = ctypes.byref(_FilterProgram(len(program) // 8, ctypes.addressof(self._buffer)))
 
     def install(self) -> None:
         """Put the filter on this process and all that it starts; it can't be taken off again."""
-        _checked(_libc.prctl(_PR_SET_SECCOMP, ctypes.c_ulong(2), ctypes.byref(self._program), 0, 0), "seccomp")
+        _checked(_prctl(_PR_SET_SECCOMP, ctypes.c_ulong(2), self._program, 0, 0), "seccomp")
 
 
 _AF_INET, _SOCK_DGRAM_CLOEXEC = 2, 2 | 0x80000
@@ -193,8 +199,8 @@ _LOOPBACK_UP = ctypes.create_string_buffer(struct.pack("16sH22x", b"lo", 0x1), 4
 
 def bring_loopback_up() -> None:
     """A fresh network namespace has `lo`, but down. By hand: the socket module costs ten times as much in a fork."""
-    probe = _checked(_libc.socket(_AF_INET, _SOCK_DGRAM_CLOEXEC, 0), "socket")
+    probe = _checked(_socket(_AF_INET, _SOCK_DGRAM_CLOEXEC, 0), "socket")
     try:
-        _checked(_libc.ioctl(probe, ctypes.c_ulong(_SIOCSIFFLAGS), _LOOPBACK_UP), "bring lo up")
+        _checked(_ioctl(probe, ctypes.c_ulong(_SIOCSIFFLAGS), _LOOPBACK_UP), "bring lo up")
     finally:
         os.close(probe)

@@ -24,8 +24,10 @@ from .channel import receive_packet, receive_request, send_report, wait_readable
 from .execs import Execs, exit_code, now
 from .files import receive_files
 from .forkhooks import DeferredHooks
+from .gaps import close_gaps
 from .holders import start_holders
 from .placeholders import PlaceholderSource
+from .rehearsal import rehearse
 
 _CONFESSION_S = 10
 _IN_FLIGHT = 16384
@@ -87,12 +89,13 @@ class Zygote:
         syscalls.set_dumpable(False)
         self._own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY)
         self._execs = Execs(settings, hooks)
-        self._placeholders = PlaceholderSource()
         self._ahead = ForksAhead(
             make=self._clone_behind_placeholder, lay_out=self._lay_out, become=self._run_request, max_fd=wanted
         )
         # Every fork inherits this filter; what the zygote itself still needs is refused by a second one, per exec.
         syscalls.SeccompFilter(b64decode(settings["base_filter"])).install()
+        if settings["language"] is None:
+            rehearse(self._execs)
         sys.argv = ["-c"]
         # Candidates import by name from their own folder, and none of this package.
         sys.path[0:1] = [""]
@@ -100,8 +103,11 @@ class Zygote:
             del sys.modules[name]
         gc.collect()
         syscalls.trim_heap()
+        close_gaps()
         gc.freeze()
         gc.disable()
+        # After that: what it shares with this process stays shared.
+        self._placeholders = PlaceholderSource()
         self._holders = self._start_holders(settings)
 
     def _start_holders(self, settings: dict[str, Any]) -> socket.socket | None:
