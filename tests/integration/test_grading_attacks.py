@@ -18,6 +18,7 @@ from collimate_rl.rewards import AssertReward, PropertyReward, StdioReward, Unit
 from collimate_rl.specs import _READERS as READERS
 from collimate_rl.specs import RewardSpec, TestFileReward
 from tests.fixtures import attacks
+from tests.fixtures.attacks_held import HELD
 from tests.fixtures.attacks_more import MORE
 from tests.fixtures.attacks_real import REAL
 from tests.fixtures.pooled_sessions import PooledSessions
@@ -41,6 +42,7 @@ ALL = {
     **attacks.OURS,
     **MORE,
     **REAL,
+    **HELD,
     **{f"case file: {name}": code for name, code in attacks.from_case_file().items()},
 }
 LONG = os.environ.get("ATTACKS") == "long"
@@ -72,7 +74,8 @@ def client(daemon_socket: str) -> CollimateClient:
 
 
 def test_there_are_enough_of_them_and_a_spec_of_each_type() -> None:
-    assert len({*attacks.OURS, *MORE, *REAL}) == len(attacks.OURS) + len(MORE) + len(REAL) >= 130
+    ours = (attacks.OURS, MORE, REAL, HELD)
+    assert len({name for table in ours for name in table}) == sum(map(len, ours)) >= 185
     assert {spec.to_wire()["type"] for spec in SPECS.values()} == set(READERS) - {"command"}
 
 
