@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collimate_rl.gateway import GatewayClient
 
 
-@click.command()
+@click.command(short_help="Make, use and delete many sandboxes of TEMPLATE.")
 @click.argument("template")
 @click.option("-n", "--count", type=click.IntRange(1), default=1000, show_default=True, help="Sandboxes in all.")
 @click.option("-c", "--concurrency", type=click.IntRange(1), default=100, show_default=True, help="Side by side.")
@@ -52,7 +52,7 @@ def burst(
         raise SystemExit(1)
 
 
-@click.command()
+@click.command(short_help="Grade groups on TEMPLATE as a trainer would.")
 @click.argument("template")
 @click.option("--steps", type=click.IntRange(1), default=5, show_default=True, help="Training steps.")
 @click.option("--group", type=click.IntRange(1), default=8, show_default=True, help="Rollouts per prompt.")

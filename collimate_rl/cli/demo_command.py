@@ -23,7 +23,7 @@ FIELDS = ("task_id", "prompt", "entry_point", "canonical_solution", "test")
 _NEEDED = ("redis", "rq", "msgpack")
 
 
-@click.command()
+@click.command(short_help="Run the main job here; with a key, on a gateway.")
 @click.option(
     "--data",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),

@@ -22,7 +22,7 @@ EXIT_INFRA = 3
 CASES_SHOWN = 20
 
 
-@click.command()
+@click.command(short_help="Grade the candidate in FILE and say why.")
 @click.argument("file", type=click.File("r", encoding="utf-8"))
 @click.option(
     "--ground-truth",

@@ -23,7 +23,7 @@ EXIT_DIFFERS = 1
 EXIT_CANNOT = 4
 
 
-@click.command()
+@click.command(short_help="Run a graded candidate again, case by case.")
 @click.argument("result")
 @click.option("--index", type=click.IntRange(min=0), help="The candidate's place in its group; all of them by default.")
 @click.option("--line", "number", type=click.IntRange(min=1), help="Which line of a file of several, from 1.")

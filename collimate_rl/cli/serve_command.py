@@ -9,7 +9,7 @@ import click
 from collimate_rl.sandboxd.config import ISOLATIONS
 
 
-@click.command()
+@click.command(short_help="Serve a sandbox daemon, or the gateway API, here.")
 @click.option(
     "--daemon/--no-daemon", default=None, help="Serve the sandbox daemon. Default: unless --gateway is given."
 )

@@ -32,7 +32,7 @@ class Look:
     away_s: float = 0.0
 
 
-@click.command()
+@click.command(short_help="Show a queue in numbers, again and again.")
 @click.option("--once", is_flag=True, help="Look once. Exit 3 when the server is away.")
 @click.option("--interval", type=Number(0.2), default=2.0, show_default=True, help="Seconds between looks.")
 @on_queue

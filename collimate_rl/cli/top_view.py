@@ -25,7 +25,9 @@ MAX_NODES = 20
 
 def screen(numbers: Numbers) -> RenderableType:
     """Everything, from top to bottom: what waits, what went wrong, runs, nodes."""
-    return Group(_head(numbers), _health(numbers), _runs(numbers), _nodes(numbers), *_failed_templates(numbers))
+    runs = _runs(numbers) if numbers.runs else Text("runs: none")
+    nodes = _nodes(numbers) if numbers.nodes else Text(f"nodes: none serves queue {printable(numbers.queue)}")
+    return Group(_head(numbers), _health(numbers), runs, nodes, *_failed_templates(numbers))
 
 
 def away(error: str, away_s: float) -> RenderableType:
@@ -102,12 +104,13 @@ def _health(numbers: Numbers) -> Table:
 
 
 def _runs(numbers: Numbers) -> Table:
-    table = Table(title="runs", title_justify="left")
-    table.add_column("run")
-    for name in ("submitted", "answered", "unanswered", "mean reward", "infra"):
-        table.add_column(name, justify="right")
-    table.add_column("reward, last hour")
-    table.add_column("flags")
+    # 80 columns hold a run's name and its numbers whole: the name goes on in a second line, and what follows gives way.
+    table = Table(title="runs", title_justify="left", box=None, padding=(0, 2, 0, 0))
+    table.add_column("run", overflow="fold", min_width=13)
+    for name in ("submitted", "answered", "open", "mean", "infra"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("last hour", overflow="fold", min_width=9)
+    table.add_column("flags", min_width=8)
     for run in numbers.runs[:MAX_RUNS]:
         counts = run.counts
         table.add_row(
@@ -134,7 +137,7 @@ def plot(run: RunNumbers) -> str:
 
 
 def _nodes(numbers: Numbers) -> Table:
-    table = Table(title="nodes", title_justify="left")
+    table = Table(title="nodes", title_justify="left", box=None, padding=(0, 2, 0, 0))
     for name in ("node", "heartbeat", "slots", "in flight", "daemon", "version", "infra, 10 min"):
         table.add_column(name)
     for node in numbers.nodes[:MAX_NODES]:

@@ -7,6 +7,7 @@ import sys
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from collimate_rl.cli.app import COMMANDS, app
 
@@ -16,6 +17,11 @@ CONTEXT = click.Context(app)
 def test_all_are_listed_in_order() -> None:
     assert app.list_commands(CONTEXT) == sorted(COMMANDS)
     assert app.get_command(CONTEXT, "nonsense") is None
+
+
+def test_what_each_does_fits_its_line() -> None:
+    told = CliRunner().invoke(app, ["--help"]).output
+    assert "..." not in told.partition("Commands:")[2]
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))

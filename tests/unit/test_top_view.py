@@ -72,9 +72,9 @@ NUMBERS = Numbers(
 )
 
 
-def drawn(what: Any) -> str:
+def drawn(what: Any, width: int = 160) -> str:
     stream = io.StringIO()
-    Console(file=stream, width=160, force_terminal=False).print(what)
+    Console(file=stream, width=width, force_terminal=False).print(what)
     return stream.getvalue()
 
 
@@ -174,3 +174,21 @@ def test_brackets_in_names_are_no_markup_and_unread_answers_are_told() -> None:
 
 def test_a_time_beyond_all_calendars_breaks_no_trace() -> None:
     assert _time(1e300).strip() == _time(float("nan")).strip() == "--"
+
+
+def test_in_80_columns_a_run_has_its_numbers_whole_and_its_name() -> None:
+    points = tuple(RewardPoint(at=60.0 * step, graded=1, infra=0, mean_reward=0.5) for step in range(60))
+    name = "qwen3-grpo-2026-11-30-rank0"
+    busy = replace(RUN, name=name, submitted=1_234_567, rewards=points)
+    lines = drawn(screen(replace(NUMBERS, runs=(busy,))), 80).splitlines()
+    told = lines[lines.index(next(line for line in lines if line.startswith("runs"))) :]
+    assert told[1].split() == ["run", "submitted", "answered", "open", "mean", "infra", "last", "hour", "flags"]
+    assert [word in told[2] for word in ("1,234,567", " 10 ", " 2 ", "0.500", "25.0%")] == [True] * 5
+    assert "".join(line.partition(" ")[0] for line in told[2:5]) == name
+    assert "…" not in "".join(lines)
+
+
+def test_what_there_is_none_of_is_a_line() -> None:
+    text = drawn(screen(replace(NUMBERS, queue="grad", runs=(), nodes=())))
+    assert "runs: none\n" in text
+    assert "nodes: none serves queue grad\n" in text
