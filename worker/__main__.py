@@ -63,6 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"worker: backend: {error}", file=sys.stderr)
         return EXIT_REFUSED
     logs.configure(settings.log_format, settings.log_level, node=settings.node)
+    logs.take_uncaught()
     if arguments.command == "janitor":
         return run_janitor(settings, once=arguments.once, dry_run=arguments.dry_run)
     from worker.supervisor import Supervisor

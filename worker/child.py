@@ -41,6 +41,7 @@ def main(arguments: Sequence[str]) -> int:
     die_with_parent(int(parent))
     settings = load({}).settings
     logs.configure(settings.log_format, settings.log_level, node=settings.node, worker=name)
+    logs.take_uncaught()
     # Late, so that a parent's death during the slow imports is noticed first.
     from worker.node_worker import NodeWorker
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
+from types import TracebackType
 from typing import Any, TextIO
 
 from worker.log_lines import JsonFormatter, Seldom, TextFormatter, may_colour
@@ -29,14 +31,17 @@ def configure(
 ) -> None:
     """Set up this process's log; `context` (node, worker) stands in every line.
 
-    rq -- rq's own warnings join it; False leaves rq's log as it is.
+    The SDK's own warnings join it.
+
+    rq -- rq's, too; False leaves rq's log as it is.
     """
     out = stream if stream is not None else sys.stderr
     handler = logging.StreamHandler(out)
     handler.setFormatter(
         JsonFormatter(context) if log_format == "json" else TextFormatter(context, colours=may_colour(out))
     )
-    levels = {"collimate.worker": LEVELS[log_level], **({"rq": logging.WARNING} if rq else {})}
+    others = ("collimate_rl", "rq") if rq else ("collimate_rl",)
+    levels = {"collimate.worker": LEVELS[log_level], **dict.fromkeys(others, logging.WARNING)}
     for name, level in levels.items():
         logger = logging.getLogger(name)
         logger.handlers[:] = [handler]
@@ -53,7 +58,21 @@ def _declare(name: str, meaning: str, *carries: str) -> str:
     return name
 
 
-def emit(event: str, level: int = logging.INFO, *, exc_info: bool = False, **fields: Any) -> None:
+def take_uncaught() -> None:
+    """Have an exception that ends this process, or a thread of it, told as an event instead of a bare traceback."""
+
+    def told(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
+        emit(UNCAUGHT, logging.ERROR, exc_info=kind() if error is None else error.with_traceback(trace))
+
+    def in_thread(args: threading.ExceptHookArgs) -> None:
+        if args.exc_type is not SystemExit:  # how a thread is left in order
+            told(args.exc_type, args.exc_value, args.exc_traceback)
+
+    sys.excepthook = told
+    threading.excepthook = in_thread
+
+
+def emit(event: str, level: int = logging.INFO, *, exc_info: bool | BaseException = False, **fields: Any) -> None:
     """Log one declared event; an undeclared name is a programming error and raises `KeyError`."""
     if event not in EVENTS:
         raise KeyError(event)
@@ -154,6 +173,7 @@ SEAT_FAILED = _declare(
 )
 RENEW_FAILED = _declare("renew_failed", "the lease could not be renewed just now; trying again", "k", "error")
 STUCK_EXIT = _declare("stuck_exit", "a batch that had to stop did not: the process ends itself", "k", "reason")
+UNCAUGHT = _declare("uncaught", "an exception that nothing took ended a thread of this process, or the process")
 LOOP_FAILED = _declare("loop_failed", "one round of a background loop broke off; the next one comes")
 JANITOR_LEADS = _declare("janitor_leads", "this node's janitor leads the queue")
 JANITOR_ACTED = _declare("janitor_acted", "the janitor did something for a batch or an entry; `action` says what")

@@ -6,6 +6,8 @@ import ast
 import io
 import json
 import logging
+import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -34,7 +36,8 @@ class Screen(io.StringIO):
 
 @pytest.fixture(autouse=True)
 def _restore() -> Iterator[None]:
-    kept = [(logging.getLogger(name), logging.getLogger(name).handlers[:]) for name in ("collimate.worker", "rq")]
+    names = ("collimate.worker", "collimate_rl", "rq")
+    kept = [(logging.getLogger(name), logging.getLogger(name).handlers[:]) for name in names]
     propagates = [logger.propagate for logger, _ in kept]
     yield
     for (logger, handlers), propagate in zip(kept, propagates, strict=True):
@@ -50,6 +53,38 @@ def lines(log_format: str, stream: io.StringIO | None = None, **fields: Any) -> 
     logs.emit(logs.REFUSED, logging.ERROR, **fields)
     assert stream.getvalue().endswith("\n")
     return stream.getvalue().removesuffix("\n").split("\n")
+
+
+def test_what_the_sdk_warns_of_is_a_line_of_the_log() -> None:
+    stream = io.StringIO()
+    logs.configure("json", "info", stream=stream, node="n1")
+    logging.getLogger("collimate_rl.queue.janitor").warning("batch %s cannot be mended", HOSTILE[0])
+    logging.getLogger("collimate_rl.queue.janitor").info("nothing that a log is for")
+    (line,) = stream.getvalue().splitlines()
+    told = json.loads(line)
+    assert (told["event"], told["node"]) == ("collimate_rl.queue.janitor", "n1")
+    assert told["message"] == f"batch {HOSTILE[0]} cannot be mended"
+
+
+def test_what_nothing_took_is_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
+    stream = io.StringIO()
+    logs.configure("json", "info", stream=stream)
+    logs.take_uncaught()
+
+    def fail(error: BaseException) -> None:
+        raise error
+
+    for error in (ValueError("in\na thread"), SystemExit(3)):
+        thread = threading.Thread(target=fail, args=(error,))
+        thread.start()
+        thread.join()
+    sys.excepthook(OSError, OSError("at the end"), None)
+    told = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [each["event"] for each in told] == ["uncaught", "uncaught"]
+    assert "in fail" in told[0]["traceback"]
+    assert told[1]["traceback"].endswith("OSError: at the end")
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=["lines", "ansi", "marks", "quote", "fields", "backslash"])
