@@ -9,7 +9,7 @@ import pytest
 
 from collimate_rl.client import CollimateClient
 from collimate_rl.formats import reward_spec_from_ground_truth
-from collimate_rl.rewards import StdioReward, TestFileReward, UnitTestReward, grade, grade_batch
+from collimate_rl.rewards import AssertReward, StdioReward, TestFileReward, UnitTestReward, grade, grade_batch
 from tests.fixtures import honest
 
 HAS_NUMPY = find_spec("numpy") is not None  # the daemon's template is this interpreter
@@ -157,6 +157,20 @@ def test_values_of_every_kind_that_honest_code_returns(client: CollimateClient) 
         result.detail
     )
     assert result.reward == 1.0
+
+
+def test_values_of_every_kind_that_python_itself_calls_equal(client: CollimateClient) -> None:
+    space: dict[str, Any] = {}
+    exec(honest.EXACT, space)
+    pairs = honest.EXACT_VALUES
+    code = f"{honest.EXACT}def solve(text): return eval(text)\n"
+    spec = UnitTestReward([{"input": text, "expected": eval(other, space)} for text, other in pairs.items()])
+    result = grade(client, "py", code, spec)
+    passed = [case.outcome == "passed" for case in result.cases]
+    assert [text for text, right in zip(pairs, passed, strict=True) if not right] == [], result.detail
+    lines = [f"assert solve({text!r}) == {other}" for text, other in pairs.items()]
+    result = grade(client, "py", code, AssertReward("\n".join(lines), entry="solve", setup=honest.EXACT))
+    assert result.reward == 1.0, result.detail
 
 
 def test_outputs_of_every_kind_that_honest_programs_print(client: CollimateClient) -> None:
