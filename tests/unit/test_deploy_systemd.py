@@ -49,6 +49,8 @@ def test_there_is_one_for_each_program() -> None:
 def test_it_comes_back_and_is_stopped_in_order(name: str) -> None:
     found = directives(name)
     assert (found["Restart"], found["KillMode"], found["Type"]) == ("always", "mixed", "exec")
+    # In [Unit]: systemd warns of it elsewhere, and goes on with its limit of five starts in ten seconds.
+    assert "\nStartLimitIntervalSec=0\n" in UNITS[name].read_text(encoding="utf-8").split("[Service]")[0]
     assert found["WantedBy"] == "multi-user.target"
     if name != "sandboxd":
         assert found["RestartPreventExitStatus"] == str(EXIT_REFUSED)
@@ -69,6 +71,12 @@ def test_the_worker_finds_its_daemon_and_may_open_its_socket() -> None:
     assert str(daemon["socket"]).startswith(f"/run/{directives('sandboxd')['RuntimeDirectory']}/")
     assert directives("sandboxd")["RuntimeDirectoryMode"] == "0750"
     assert worker["state_dir"] == f"/run/{directives('worker')['RuntimeDirectory']}"
+
+
+def test_what_the_daemon_needs_as_root_is_told_beside_the_line_that_takes_it_away() -> None:
+    advice = UNITS["sandboxd"].read_text(encoding="utf-8").split("[Unit]")[0]
+    assert directives("sandboxd")["CapabilityBoundingSet"] == ""
+    assert "User=root and CapabilityBoundingSet=~ " in advice
 
 
 def test_the_daemon_keeps_what_its_jails_are_made_with() -> None:
