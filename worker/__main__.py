@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from collimate_rl.protocol.bounds import mask_secrets
 from worker import logs
 from worker.options import SERVING, read
-from worker.process import leave
+from worker.process import importing, leave
 from worker.settings import Loaded, WorkerSettings, load, parse_timing
 from worker.signals import STOP_SIGNALS
 
@@ -44,7 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         print(f"worker: {error}", file=sys.stderr)
         return EXIT_REFUSED
-    from collimate_rl.queue.clients import check_tls, normal_url
+    with importing():
+        from collimate_rl.queue.clients import check_tls, normal_url
 
     try:
         check_tls(normal_url(settings.redis_url))
@@ -66,7 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     logs.take_uncaught()
     if arguments.command == "janitor":
         return run_janitor(settings, once=arguments.once, dry_run=arguments.dry_run)
-    from worker.supervisor import Supervisor
+    with importing():
+        from worker.supervisor import Supervisor
 
     return Supervisor(settings).run()
 

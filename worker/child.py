@@ -10,13 +10,10 @@ import threading
 import time
 from collections.abc import Sequence
 
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import TimeoutError as RedisTimeoutError
-
 from collimate_rl import guest
 from worker import logs, metrics
 from worker.names import place_of
-from worker.process import die_with_parent, leave
+from worker.process import die_with_parent, importing, leave
 from worker.settings import load
 from worker.tally import Tally
 
@@ -43,7 +40,11 @@ def main(arguments: Sequence[str]) -> int:
     logs.configure(settings.log_format, settings.log_level, node=settings.node, worker=name)
     logs.take_uncaught()
     # Late, so that a parent's death during the slow imports is noticed first.
-    from worker.node_worker import NodeWorker
+    with importing():
+        from redis.exceptions import ConnectionError as RedisConnectionError
+        from redis.exceptions import TimeoutError as RedisTimeoutError
+
+        from worker.node_worker import NodeWorker
 
     threading.Thread(target=prepare_programs, name="programs", daemon=True).start()
     tally = Tally.attach(int(descriptor), place_of(name))

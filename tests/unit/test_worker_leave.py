@@ -1,12 +1,15 @@
-"""How a worker's processes end: with their code, and with all that they said and still had to do."""
+"""How a worker's processes begin, and end: with their code, and with all that they said and still had to do."""
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
 
 import pytest
+
+from worker.process import importing
 
 
 def ended(text: str) -> tuple[int, str, str]:
@@ -52,6 +55,7 @@ leave(0)
 
 def test_a_reader_that_is_gone_changes_no_code() -> None:
     text = """
+import gc
 import os
 from worker.process import leave
 reader, writer = os.pipe()
@@ -61,3 +65,10 @@ print("nobody reads this")
 leave(4)
 """
     assert ended(text)[0] == 4
+
+
+def test_imports_look_for_no_garbage_and_all_else_does() -> None:
+    assert gc.isenabled()
+    with importing():
+        assert not gc.isenabled()
+    assert gc.isenabled()
