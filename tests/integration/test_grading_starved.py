@@ -32,10 +32,10 @@ def busy() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("spec", "candidate"),
     [
-        (UnitTestReward([{"input": 1, "expected": 1}], case_timeout_s=1.0), ENDLESS),
-        (AssertReward("assert solve(1) == 1", entry="solve", case_timeout_s=1.0), ENDLESS),
-        (StdioReward([{"stdin": "", "stdout": "1"}], case_timeout_s=1.0), "while True: pass\n"),
-        (CommandReward("while :; do :; done", case_timeout_s=1.0), "```a.py\n```"),
+        (UnitTestReward([{"input": 1, "expected": 1}], case_timeout_s=0.5), ENDLESS),
+        (AssertReward("assert solve(1) == 1", entry="solve", case_timeout_s=0.5), ENDLESS),
+        (StdioReward([{"stdin": "", "stdout": "1"}], case_timeout_s=0.5), "while True: pass\n"),
+        (CommandReward("while :; do :; done", case_timeout_s=0.5), "```a.py\n```"),
     ],
     ids=["values", "test code", "program", "command"],
 )

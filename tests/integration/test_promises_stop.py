@@ -7,8 +7,6 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 from collimate_rl.client import CollimateClient
 from collimate_rl.protocol import ResultStatus, keys
 from collimate_rl.queue.replies import Cancelled
@@ -110,6 +108,7 @@ def test_rqs_state_is_right_after_a_worker_was_suspended_past_its_lease(
     jobs = list(client.scan_iter(match="rq:job:*"))
     assert all(client.ttl(job) > 0 for job in jobs)
     assert len(started.events("batch_published", k=k)) == 1
+    assert audit.state(k, "losses") == ""
     assert audit.result(k) == result
     assert started.stop() == 0
     audit.check_each_answered_once()
@@ -165,13 +164,10 @@ def test_cancel_run_leaves_other_runs_alone(node: StartNode, audit: Audit, redis
     check_nothing_is_left(audit.queue.client)
 
 
-@pytest.mark.parametrize("recovery", ["attach", "rerun"])
-def test_while_batches_wait_and_run_every_key_has_an_owner_or_a_lifetime(
-    node: StartNode, audit: Audit, recovery: str
-) -> None:
+def test_while_batches_wait_and_run_every_key_has_an_owner_or_a_lifetime(node: StartNode, audit: Audit) -> None:
     """Not only at the end: at no moment is there a key of a batch, or an rq job, that nobody would ever remove."""
     started = node(processes=1, slots=4)
-    ks = [audit.submit([RIGHT, slow(0.6), WRONG], recovery=recovery) for _ in range(4)]
+    ks = [audit.submit([RIGHT, slow(0.6), WRONG], recovery=how) for how in ("attach", "rerun", "attach", "rerun")]
     client = audit.queue.client
     held = {keys.pending("grade"), keys.inflight("run"), keys.owned("n1"), keys.rq_queue("grade")}
     held |= {keys.rq_intermediate("grade"), "rq:workers", "rq:workers:grade", "rq:wip:grade"}

@@ -20,7 +20,7 @@ import pytest
 import collimate_rl
 from collimate_rl.sandboxd import seccomp
 from collimate_rl.sandboxd.jail import BwrapMissing, find_bwrap
-from tests.fixtures.sandbox_daemon import NoIsolation, start_daemon
+from tests.fixtures.sandbox_daemon import NoIsolation, one_core, start_daemon
 from tests.fixtures.sandboxd_wire import call, code, descendants, eventually, run, session_exec
 
 NOBODY = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
@@ -129,7 +129,8 @@ def test_it_serves(everybodys: Everybodys, kind: str) -> None:
         "a service": ["unshare", "--mount", "sh", "-c", SERVICE, "sh"],
     }[kind]
     try:
-        own = start_daemon(command=command, python=everybodys.python, env=everybodys.env)
+        with one_core():
+            own = start_daemon(command=command, python=everybodys.python, env=everybodys.env)
     except NoIsolation as exc:
         pytest.skip(f"no isolated sandboxes on this machine: {exc}")
     path = own.socket_path

@@ -28,6 +28,7 @@ from tests.fixtures.sandbox_daemon import (
     RunningDaemon,
     copy_of_the_packages,
     everybodys_python,
+    one_core,
     start_daemon,
 )
 from tests.fixtures.sandboxd_wire import call, descendants, eventually, footprint, run, session_exec
@@ -70,7 +71,7 @@ expose_ports = [7000]
 
 
 def started(folder: Path, only: str | None = None, *, silent_s: int = 1, **options: Any) -> RunningDaemon:
-    """A daemon with these templates, or with one of them: each costs it a warm interpreter per core."""
+    """A daemon with these templates, or with one of them, and a warm interpreter for each."""
     tables = [table for table in CONFIG.split("\n\n") if only is None or f"[templates.{only}]" in table]
     data = folder / "data"
     data.mkdir(mode=0o755)
@@ -79,7 +80,8 @@ def started(folder: Path, only: str | None = None, *, silent_s: int = 1, **optio
     config = folder / "collimate.toml"
     config.write_text("\n\n".join(tables).format(data=data, silent_s=silent_s))
     try:
-        return start_daemon("--config", str(config), **options)
+        with one_core():
+            return start_daemon("--config", str(config), "--max-inflight", "4", **options)
     except NoIsolation as exc:
         pytest.skip(f"no isolated sandboxes on this machine: {exc}")
 

@@ -25,10 +25,10 @@ from tests.fixtures.sandbox_daemon import NoIsolation, RunningDaemon, start_daem
 from tests.fixtures.sandboxd_wire import UnixConnection, call, eventually
 
 LONG = os.environ.get("SOAK") == "long"
-EXECS = int(os.environ.get("SOAK_EXECS", "20000" if LONG else "600"))
-SESSIONS = EXECS // 10 if LONG else 100
+EXECS = int(os.environ.get("SOAK_EXECS", "20000" if LONG else "420"))
+SESSIONS = EXECS // 10 if LONG else 60
 LEGS = 10 if LONG else 3
-AT_ONCE = 1000 if LONG else 200
+AT_ONCE = 1000 if LONG else 100
 BURST = 64
 THREADS = 16
 MEMORY_BOUND_KIB = {"daemon_rss": 3072, "interpreters_rss": 8192, "groups_memory": 16384}
