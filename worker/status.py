@@ -27,7 +27,7 @@ def as_text(overview: Overview, server: str) -> str:
     ]
     for node in overview.nodes:
         lines += _node(node)
-    lines.append("runs" if overview.runs else "runs: none")
+    lines.append("runs with unanswered batches" if overview.runs else "runs with unanswered batches: none")
     lines += [_run(run) for run in overview.runs]
     quarantined = _count(overview.quarantined, "candidate", "candidates")
     lines.append(f"quarantine: {quarantined}" if overview.quarantined else "quarantine: empty")

@@ -62,7 +62,7 @@ def test_an_empty_queue(run: Run) -> None:
         "  0 unanswered batches, 0 bells on the list, 0 popped",
         "  no beat ever came: no supervisor and no janitor serves this queue; no janitor leads",
         "nodes: none",
-        "runs: none",
+        "runs with unanswered batches: none",
         "quarantine: empty",
     ]
     assert run("quarantine", "list")[:2] == (0, "nothing is in quarantine\n")
