@@ -50,7 +50,7 @@ def send_report(
 def receive_report(channel: socket.socket) -> tuple[dict[str, Any], list[int]]:
     """In the daemon: the next header and its descriptors; a payload is still to be read. ChannelClosed at the end."""
     body, fds = _receive(channel)
-    header = json.loads(body)
+    header = json.loads(body.decode())
     if not isinstance(header, dict):
         raise ChannelClosed("what came is no report")
     return header, fds
