@@ -387,7 +387,8 @@ def _spec_text(spec: WireSpec | Mapping[str, Any] | str) -> str:
     told = spec if isinstance(spec, Mapping) else getattr(spec, "to_wire", None)
     if told is None:
         raise ValueError(f"a {type(spec).__name__} is no reward spec: reward_spec_from_ground_truth makes one of a row")
+    data = told() if callable(told) else told  # a spec that can't travel says so itself
     try:
-        return json.dumps(told() if callable(told) else told)
+        return json.dumps(data)
     except (TypeError, ValueError, RecursionError) as exc:
         raise ValueError(f"the spec's wire form is not plain JSON data: {exc}") from exc
