@@ -175,6 +175,9 @@ def queue_nodes(url: str | None, queue_name: str) -> list[Finding]:
             nodes = read_nodes(BatchQueue(client, queue_name), seconds * 1000 + micros // 1000, Counts())
         except QueueError:
             return []  # `redis_server` says what is wrong with it
+    if not nodes:
+        remedy = "start one (python -m worker), or name the queue that they serve with --queue"
+        return [Finding(name="nodes", found=f"none serves queue {queue_name!r}", state="doubtful", remedy=remedy)]
     return [finding for node in nodes for finding in _node(node)]
 
 
@@ -193,6 +196,7 @@ def _node(node: NodeNumbers) -> list[Finding]:
 def daemon(unix_socket: str | None, base_url: str | None) -> list[Finding]:
     """The sandbox daemon that is named, or that `connect` finds, and its version beside ours."""
     from collimate_rl.client import SESSION_SOCKET, SOCKET_VARIABLE, URL_VARIABLE, CollimateClient
+    from collimate_rl.protocol.bounds import mask_secrets
 
     named = bool(unix_socket or base_url or os.environ.get(SOCKET_VARIABLE) or os.environ.get(URL_VARIABLE))
     named = named or os.path.exists(SESSION_SOCKET)
@@ -213,7 +217,9 @@ def daemon(unix_socket: str | None, base_url: str | None) -> list[Finding]:
     if not isinstance(templates, list):
         remedy = "name a sandbox daemon's address: a session socket tells no health, and a gateway is no daemon"
         return [Finding(name="daemon", found="answers, and lists no templates", state="doubtful", remedy=remedy)]
-    found = [Finding(name="daemon", found=f"{health.get('status')}, templates {', '.join(map(str, templates))}")]
+    where = f"unix:{client.unix_socket}" if client.unix_socket else mask_secrets(client.base_url)
+    told = f"{health.get('status')}, templates {', '.join(map(str, templates))}, at {where}"
+    found = [Finding(name="daemon", found=told)]
     isolation = health.get("isolation")
     if isolation == "none":
         remedy = "for tests alone: start it with --isolation namespaces"

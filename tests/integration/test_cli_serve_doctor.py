@@ -116,6 +116,8 @@ def test_doctor_finds_a_well_machine_well(sandbox_daemon: RunningDaemon, redis_u
     assert done.exit_code == 0, done.output
     for line in ("Python", "bubblewrap", "trial", "policy", "clock", "ok, templates py", "no faults"):
         assert line in done.output
+    assert f"at unix:{sandbox_daemon.socket_path}" in done.output
+    assert "none serves queue 'grade'" in done.output
     told = json.loads(run("doctor", "--socket", sandbox_daemon.socket_path, "--no-trial", "--json").stdout)
     assert told["well"] is True
     assert {"python", "sandboxes", "redis", "daemon"} < set(told)
