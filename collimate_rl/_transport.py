@@ -46,7 +46,8 @@ from collimate_rl.errors import CollimateDrainingError, CollimateError, Malforme
 
 _MAX_ERROR_TEXT: Final = 4096
 
-_LONG_TEXT: Final = 4096
+_LONG, _TOO_LONG = 4096, 128 * 1024
+"""Characters of a code whose escaped text is kept: of less it is made as fast, and more no exec takes."""
 
 # ASCII escapes carry lone surrogates, which UTF-8 cannot.
 _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False, ensure_ascii=True).encode
@@ -56,7 +57,7 @@ _encode_long = lru_cache(maxsize=8)(_encode)
 def _encode_body(body: Mapping[str, Any]) -> bytes:
     """A long `code` is escaped once: the same program goes with every exec of a group, and is most of its request."""
     code = body.get("code")
-    if not isinstance(code, str) or len(code) < _LONG_TEXT:
+    if not isinstance(code, str) or not _LONG <= len(code) <= _TOO_LONG:
         return _encode(body).encode("ascii")
     rest = _encode({name: value for name, value in body.items() if name != "code"})
     return f'{{"code":{_encode_long(code)}{"," if len(body) > 1 else ""}{rest[1:]}'.encode("ascii")
