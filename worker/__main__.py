@@ -45,10 +45,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"worker: {error}", file=sys.stderr)
         return EXIT_REFUSED
     with importing():
-        from collimate_rl.queue.clients import check_tls, normal_url
+        from collimate_rl.queue.clients import connect_commands
 
     try:
-        check_tls(normal_url(settings.redis_url))
+        connect_commands(settings.redis_url).close()
     except ValueError as error:
         print(f"worker: redis_url: {error}", file=sys.stderr)
         return EXIT_REFUSED

@@ -61,20 +61,26 @@ def _client(url: str, timeout_s: float, retry: Retry) -> Redis:
     check_tls(url)
     # A unix socket's connection class takes no keepalive.
     keepalive = {} if url.startswith("unix://") else {"socket_keepalive": True}
-    return Redis.from_url(
-        url,
-        protocol=2,
-        decode_responses=False,
-        # As `_raw.text` reads: what stands on the server under some name is asked for under the very same.
-        encoding_errors="surrogatepass",
-        # No CLIENT SETINFO at each connection: users of ours have no right to it, as Redis 7.0 does not know it.
-        driver_info=None,
-        socket_timeout=timeout_s,
-        socket_connect_timeout=min(CONNECT_TIMEOUT_S, timeout_s),
-        health_check_interval=30,
-        retry=retry,
-        **keepalive,
-    )
+    try:
+        client = Redis.from_url(
+            url,
+            protocol=2,
+            decode_responses=False,
+            # As `_raw.text` reads: what stands on the server under some name is asked for under the very same.
+            encoding_errors="surrogatepass",
+            # No CLIENT SETINFO at each connection: users of ours have no right to it, as Redis 7.0 does not know it.
+            driver_info=None,
+            socket_timeout=timeout_s,
+            socket_connect_timeout=min(CONNECT_TIMEOUT_S, timeout_s),
+            health_check_interval=30,
+            retry=retry,
+            **keepalive,
+        )
+        # Said here and not at the first command: what its query names and a connection does not take.
+        client.connection_pool.connection_class(**client.connection_pool.connection_kwargs)
+    except (TypeError, ValueError) as exc:
+        raise ValueError(f"{mask_secrets(url)!r} asks in its query for what there is not: {exc}") from exc
+    return client
 
 
 def normal_url(url: str) -> str:

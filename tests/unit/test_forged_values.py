@@ -18,7 +18,7 @@ from collimate_rl.cli.top_view import screen
 from collimate_rl.cli.trace_command import trace
 from collimate_rl.protocol.bounds import MAX_CANDIDATES
 from collimate_rl.queue.batch_list import list_batches
-from collimate_rl.queue.batch_view import read_batch
+from collimate_rl.queue.batch_view import find_k, read_batch
 from collimate_rl.queue.batches import BatchQueue
 from collimate_rl.queue.numbers import read_numbers
 from collimate_rl.queue.overview import look_at
@@ -144,6 +144,12 @@ def test_the_terminal_is_told_in_lines_of_ours(queue: BatchQueue, monkeypatch: p
         assert shows_itself(text)
     assert not any("\n" in line for line in printed)
     assert not any(line.startswith("forged") for line in told[1].splitlines())
+
+
+@pytest.mark.parametrize("name", ["run/\udcff", "\x1b[31m/b", "run/", "/id", "run/id\n", "run/a/b"])
+def test_what_can_name_no_batch_is_not_looked_for(name: str) -> None:
+    with pytest.raises(ValueError, match="names no batch"):
+        find_k(BatchQueue(fakeredis.FakeRedis(), "grade"), name)
 
 
 def test_what_is_read_is_bounded(queue: BatchQueue) -> None:

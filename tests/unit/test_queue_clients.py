@@ -84,8 +84,17 @@ def test_a_url_that_is_refused_is_not_quoted_with_its_password(url: str) -> None
     assert "pa55" not in "".join(traceback.format_exception(caught.value))
 
 
+@pytest.mark.parametrize("asked", ["no_such=1", "socket_timeout=soon", "password=pa55word&no_such=1"])
+def test_what_no_connection_takes_is_told_at_once(asked: str) -> None:
+    with pytest.raises(
+        ValueError, match=r"asks in its query for what there is not: .*(no_such|socket_timeout)"
+    ) as caught:
+        connect_commands(f"redis://h:1/0?{asked}")
+    assert "pa55" not in str(caught.value)
+
+
 def test_a_name_is_asked_for_as_it_was_read() -> None:
-    encoder = connect_commands("redis://h:1/0").get_encoder()
+    encoder: Any = connect_commands("redis://h:1/0").get_encoder()
     assert encoder.encode(text(b"\xed\xa0\x80")) == b"\xed\xa0\x80"
 
 
