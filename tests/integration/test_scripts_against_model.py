@@ -27,9 +27,9 @@ from tests.fixtures.model_store import NEAR_MS, Dump, bound, check_lifetimes, re
 from tests.fixtures.model_worlds import Call, Worlds
 
 TIMING = Timing()
-CASES = 60 * int(os.environ.get("REPEAT", "1"))
+CASES = 40 * int(os.environ.get("REPEAT", "1"))
 FURTHER = 3
-SHARE = {"submit": 5, "mend": 6, "publish": 4, "claim": 4, "release": 4, "bury": 3, "bump": 3}
+SHARE = {"submit": 5, "mend": 6, "publish": 4, "claim": 4, "release": 4, "bury": 3, "bump": 3, "tally": 3}
 SHARE |= {"lease": 1, "beat": 1, "cancel": 1}
 """Half of `CASES` times this: more where a script has more ways to go."""
 REPLIES = {
