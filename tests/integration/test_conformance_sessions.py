@@ -1,7 +1,8 @@
 """One session surface: what a client's code may count on, over a node's daemon and over a gateway, by every wire.
 
 Each test runs with a `CollimateClient` on the real daemon and with a `GatewayClient` on the real local gateway, over a
-unix socket, TCP and TLS, through the standard library's transport, and over TCP and TLS through that of `requests`.
+unix socket and TLS, through the standard library's transport, and over TLS through that of `requests`; on the daemon
+over TCP through both, too.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ from tests.fixtures.authority import Authority
 from tests.fixtures.fronts import Front
 from tests.fixtures.transports import build
 
-WIRES = ("std-unix", "std-tcp", "std-tls", "requests-tcp", "requests-tls")
+WIRES = {
+    "daemon": ("std-unix", "std-tcp", "std-tls", "requests-tcp", "requests-tls"),
+    "gateway": ("std-unix", "std-tls", "requests-tls"),
+}
 SEED = "ab" * 32
 SPEC = PropertyReward(reference="    return x * 2", generator="random.randint(0, 10**9)", k=4)
 RIGHT, WRONG = "def solve(x):\n    return x + x\n", "def solve(x):\n    return x\n"
@@ -52,7 +56,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalGateway]:
         pytest.skip(f"no isolated sandboxes on this machine: {error}")
 
 
-@pytest.fixture(params=[f"{what}-{wire}" for what in ("daemon", "gateway") for wire in WIRES])
+@pytest.fixture(params=[f"{what}-{wire}" for what, wires in WIRES.items() for wire in wires])
 def client(
     request: pytest.FixtureRequest, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[SessionClient]:

@@ -50,37 +50,6 @@ def test_finished_outputs_are_read_and_run_no_second_time(
     audit.check_each_answered_once()
 
 
-def test_a_batch_that_lost_two_owners_is_still_waited_for(
-    node: StartNode, audit: Audit, daemon: CollimateClient
-) -> None:
-    started = node(processes=2, slots=8)
-    k = audit.submit([slow(9)], recovery="attach")
-    for turn in range(2):
-        claims = started.wait_for("batch_claimed", count=turn + 1, k=k)
-        until(lambda seen=turn + 1: execs(daemon, k) == {0: seen}, "its exec was never sent")  # type: ignore[misc]
-        os.kill(started.child_pids()[claims[-1]["worker"]], signal.SIGKILL)
-    result = audit.result(k)
-    assert [(v.reward, v.recovered, v.attempt) for v in result.results] == [(1.0, "waited", 3)]
-    assert started.stop() == 0
-    audit.check_each_answered_once()
-
-
-def test_a_killed_supervisor_leaves_sessions_to_the_next_one(
-    node: StartNode, audit: Audit, daemon: CollimateClient
-) -> None:
-    started = node(processes=2, slots=8)
-    k = audit.submit([RIGHT, slow(16)], recovery="attach", timeout_seconds=60)
-    started.wait_for("candidate_graded", k=k)
-    until(lambda: execs(daemon, k) == {1: 1}, "the slow one never started")
-    started.kill()
-    assert execs(daemon, k) == {1: 1}
-    started.start()
-    result = audit.result(k)
-    assert [(v.reward, v.recovered) for v in result.results] == [(1.0, "none"), (1.0, "waited")]
-    assert started.stop() == 0
-    audit.check_each_answered_once()
-
-
 def test_another_node_runs_it_again_and_the_janitor_of_the_first_cleans_up(
     node: StartNode, audit: Audit, daemon: CollimateClient, own_daemon: OwnDaemon
 ) -> None:
