@@ -137,6 +137,10 @@ def read_batch(queue: BatchQueue, k: str, *, receipt: bool = False) -> BatchView
     batch = _unpacked(payload, codec.unpack_batch, "payload", notes)
     result = _unpacked(done, codec.unpack_result, "answer", notes)
     if not state and result is None and batch is None:
+        refused = next((one for one in told[:3] if isinstance(one, Exception)), None)
+        if refused is not None:  # a right that is missing, say: that is not the same as nothing
+            with translate_errors("read a batch"):
+                raise refused
         return None
     judged = dict(_verdicts(verdicts or {}, notes))
     if result is not None:

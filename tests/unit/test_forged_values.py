@@ -16,6 +16,7 @@ from rich.console import Console
 
 from collimate_rl.cli.top_view import screen
 from collimate_rl.cli.trace_command import trace
+from collimate_rl.errors import QueueError
 from collimate_rl.protocol.bounds import MAX_CANDIDATES
 from collimate_rl.queue.batch_list import list_batches
 from collimate_rl.queue.batch_view import find_k, read_batch
@@ -144,6 +145,17 @@ def test_the_terminal_is_told_in_lines_of_ours(queue: BatchQueue, monkeypatch: p
         assert shows_itself(text)
     assert not any("\n" in line for line in printed)
     assert not any(line.startswith("forged") for line in told[1].splitlines())
+
+
+def test_a_batch_that_may_not_be_read_is_not_called_forgotten() -> None:
+    client: Any = fakeredis.FakeRedis()
+    client.rpush(f"col:done:{K}", "of another kind")
+    queue = BatchQueue(client, "grade")
+    with pytest.raises(QueueError, match="refused to read a batch: WRONGTYPE"):
+        read_batch(queue, K)
+    page = asyncio.run(ask(Dashboard(queue), f"/batches/{K}"))
+    assert (page.status, "forgotten" in page.text) == (503, False)
+    assert read_batch(queue, "cd" * 16) is None
 
 
 @pytest.mark.parametrize("name", ["run/\udcff", "\x1b[31m/b", "run/", "/id", "run/id\n", "run/a/b"])
