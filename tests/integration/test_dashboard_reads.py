@@ -106,6 +106,8 @@ def test_it_sends_what_is_documented_and_only_reads(server: LocalRedis, open_one
             f"/find?q={quote('run name/<b>')}", "/batches?run=seen&status=unanswered&q=on&show=9999999",
         ):  # fmt: skip
             assert open_one.get(path).status in (200, 303, 404), path
+        cases = re.findall(r'class="case-n"[^>]*>(\d+)<', open_one.get(f"/batches/{done}/0").text)
+        assert cases == ["1"], "not as details, `collimate replay` and `collimate grade` count them"
         until(lambda: any(words[0] == "HGETALL" for words in monitor.sent))
     finally:
         monitor.close()
