@@ -23,9 +23,12 @@ _DEVICE_LINKS = {
 }
 _COVERED = (WORKDIR, "/tmp", "/dev/shm")
 """Each fork mounts its own file system here, which hides what the jail has below."""
+_BIND_NOW = "LD_BIND_NOW"
+"""Has the dynamic linker look everything up before there are forks, each of which would do it again."""
 _BOOT = (
-    f"import sys; sys.path.insert(0, {GUEST_FOLDER!r}); from inside.forkhooks import DeferredHooks; "
-    "hooks = DeferredHooks(); from inside.zygote import main; main(int(sys.argv[1]), int(sys.argv[2]), hooks)"
+    f"import os, sys; del os.environ[{_BIND_NOW!r}]; sys.path.insert(0, {GUEST_FOLDER!r}); "
+    "from inside.forkhooks import DeferredHooks; hooks = DeferredHooks(); "
+    "from inside.zygote import main; main(int(sys.argv[1]), int(sys.argv[2]), hooks)"
 )
 
 
@@ -138,6 +141,7 @@ def jail_command(plan: JailPlan, *, moved: Mapping[str, str], control_fd: int, s
     command += ["--remount-ro", "/", "--chdir", WORKDIR, "--clearenv"]
     for name, value in {**environment(plan.program or plan.interpreter.executable), **dict(plan.env)}.items():
         command += ["--setenv", name, value]
+    command += ["--setenv", _BIND_NOW, "1"]
     command += ["--", plan.interpreter.executable, "-s", "-B", "-c", _BOOT, str(control_fd), str(settings_fd)]
     return command
 

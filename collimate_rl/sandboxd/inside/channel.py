@@ -56,6 +56,11 @@ def receive_report(channel: socket.socket) -> tuple[dict[str, Any], list[int]]:
     return header, fds
 
 
+def send_made_report(channel: socket.socket, header: bytes, fds: tuple[int, ...] = ()) -> None:
+    """To the daemon, from where making JSON would cost more than all else: `header` is JSON already."""
+    _send(channel, header, fds, ())
+
+
 def pass_descriptor(channel: socket.socket, word: bytes, fd: int) -> None:
     """Send a packet of its own, with one descriptor."""
     channel.sendmsg([word], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))])

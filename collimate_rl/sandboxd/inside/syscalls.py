@@ -37,7 +37,7 @@ _libc.syscall.restype = ctypes.c_long
 _before_fork, _after_fork_in_child = ctypes.pythonapi.PyOS_BeforeFork, ctypes.pythonapi.PyOS_AfterFork_Child
 _after_fork_in_parent = ctypes.pythonapi.PyOS_AfterFork_Parent
 _mount, _capset, _prctl, _socket, _ioctl = _libc.mount, _libc.capset, _libc.prctl, _libc.socket, _libc.ioctl
-_syscall = _libc.syscall
+_syscall, _setns = _libc.syscall, _libc.setns
 _ZERO = ctypes.c_long(0)
 
 
@@ -56,6 +56,7 @@ def _checked(result: int, what: str) -> int:
     return result
 
 
+_clone_flags: dict[int, ctypes.c_long] = {}
 _CLONE = ctypes.c_long(_CLONE_NUMBER.get(os.uname().machine, -1))
 
 
@@ -65,13 +66,14 @@ def clone(flags: int) -> tuple[int, int]:
     CPython's own fork hooks run around the raw call, so the child's interpreter is as sound as after os.fork().
     """
     pidfd = ctypes.c_int(-1)
-    arguments = (ctypes.c_long(flags | CLONE_PIDFD | int(signal.SIGCHLD)), ctypes.c_long(0), ctypes.byref(pidfd))
+    if flags not in _clone_flags:
+        _clone_flags[flags] = ctypes.c_long(flags | CLONE_PIDFD | int(signal.SIGCHLD))
     _before_fork()
-    pid = _syscall(_CLONE, arguments[0], arguments[1], arguments[2], _ZERO, _ZERO)
+    pid = _syscall(_CLONE, _clone_flags[flags], _ZERO, ctypes.byref(pidfd), _ZERO, _ZERO)
     if pid == 0:
         _after_fork_in_child()
         return 0, -1
-    number_of_error = ctypes.get_errno()
+    number_of_error = ctypes.get_errno() if pid < 0 else 0
     _after_fork_in_parent()
     if pid < 0:
         raise OSError(number_of_error, "clone: " + os.strerror(number_of_error))
@@ -80,7 +82,7 @@ def clone(flags: int) -> tuple[int, int]:
 
 def setns(fd: int, flags: int) -> None:
     """Enter the namespaces that a pidfd or a file of /proc/PID/ns stands for; for pids, the children will be there."""
-    _checked(_libc.setns(ctypes.c_int(fd), ctypes.c_int(flags)), "setns")
+    _checked(_setns(fd, flags), "setns")
 
 
 def kill_by_pidfd(pidfd: int) -> None:

@@ -20,7 +20,7 @@ from typing import Any, Callable, NoReturn
 
 from . import init, syscalls
 from .ahead import ForksAhead
-from .channel import receive_packet, receive_request, send_report, wait_readable
+from .channel import receive_packet, receive_request, send_made_report, send_report, wait_readable
 from .execs import Execs, exit_code, now
 from .files import receive_files
 from .forkhooks import DeferredHooks
@@ -168,7 +168,7 @@ class Zygote:
         try:
             if waiting is not None:
                 waiting.begin(channel)
-            send_report(channel, {"forked": pid}, (first, pidfd))
+            send_made_report(channel, b'{"forked":%d}' % pid, (first, pidfd))
         except OSError:
             # Its death is that of whatever was forked behind it.
             syscalls.kill_by_pidfd(first)
@@ -217,8 +217,8 @@ class Zygote:
         os.close(pidfd)
         _, status, used = os.wait4(pid, 0)
         if channel is not None:
-            usage = (status, used.ru_maxrss, int((used.ru_utime + used.ru_stime) * 1000))
-            if not _say(channel, {"exit_code": exit_code(status), "usage": usage}):
+            usage = (exit_code(status), status, used.ru_maxrss, int((used.ru_utime + used.ru_stime) * 1000))
+            if not _say_made(channel, b'{"exit_code":%d,"usage":[%d,%d,%d]}' % usage):
                 # Nor does the daemon know of its placeholder, maybe: it had no room for the descriptors, or no time.
                 syscalls.kill_by_pidfd(first)
             channel.close()
@@ -272,8 +272,12 @@ def _confess(channel: socket.socket, exc: BaseException) -> NoReturn:
 
 def _say(channel: socket.socket, header: dict[str, Any]) -> bool:
     """False when the daemon gave up on this fork."""
+    return _say_made(channel, json.dumps(header).encode())
+
+
+def _say_made(channel: socket.socket, header: bytes) -> bool:
     try:
-        send_report(channel, header)
+        send_made_report(channel, header)
     except OSError:
         return False
     return True

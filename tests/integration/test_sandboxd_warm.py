@@ -1,0 +1,30 @@
+"""What a warm interpreter did before its forks, as a candidate in one of them finds it."""
+
+from __future__ import annotations
+
+from tests.fixtures.held_jobs import job_of, run_held
+from tests.fixtures.hostile_daemon import daemon_of_its_own
+
+LOOK = """
+import gc, os, sys
+
+def solve(what):
+    if what == "streams":
+        both = (sys.stdin, sys.__stdin__), (sys.stdout, sys.__stdout__), (sys.stderr, sys.__stderr__)
+        return [[a.name, a.mode, a.fileno(), a.encoding, a.errors, a is b] for a, b in both]
+    if what == "left":
+        mine = sys.modules["solution"].__dict__ is globals()
+        made = [one.__name__ for one in ValueError.__subclasses__() if one.__module__ in ("solution", "__main__")]
+        return [mine, made, sorted(os.listdir("/tmp")), sorted(os.listdir()), "LD_BIND_NOW" in os.environ]
+    return gc.isenabled(), sys.argv
+"""
+
+
+def test_a_candidate_finds_nothing_of_the_rehearsal_but_fresh_streams() -> None:
+    with daemon_of_its_own() as daemon:
+        for _ in range(2):
+            streams, left, rest = run_held(daemon.socket_path, job_of(LOOK, ["streams", "left", "rest"])).values
+            names = [("<stdin>", "r"), ("<stdout>", "w"), ("<stderr>", "w")]
+            assert streams == [[*name, fd, "utf-8", "surrogateescape", True] for fd, name in enumerate(names)]
+            assert left == [True, [], [], ["solution.py"], False]
+            assert rest == (True, ["solution.py"])
