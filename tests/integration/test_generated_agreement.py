@@ -15,7 +15,7 @@ from tests.fixtures.plain_grader import plain_passes
 from tests.fixtures.programs import ALIKE, dressed, problem
 
 LONG = os.environ.get("DIFFERENTIAL") == "long"
-PROBLEMS = 250 if LONG else 32
+PROBLEMS = 250 if LONG else 20
 MUTANTS, DRESSED = 5, 3
 
 
