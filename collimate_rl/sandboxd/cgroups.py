@@ -22,6 +22,8 @@ _VERSION1 = ("memory", "pids", "cpu")
 many processes and sessions it starts."""
 _SHARES = 1024
 """The weight of a group of version 1, and of a process in none, if nobody sets it."""
+_BATCH = 1 << 20
+"""The kernel takes memory for a group in batches: whoever is so near to the limit has reached it."""
 _SOCKETS_PART = 8
 """What part of its memory limit a fork may have in inet sockets beside it, where they are counted apart."""
 _KEPT = 64
@@ -89,6 +91,12 @@ class Group(Protocol):
 
     def remove(self) -> bool: ...
 
+    def is_cut_short(self) -> bool:
+        """Whether, since this was last asked, a process of it was killed for want of memory though its own limit was
+        never reached: the machine, or a group above, has less than it promised.
+        """
+        ...
+
 
 class Cgroups(Protocol):
     """Makes groups. `kind` as in Layout."""
@@ -122,6 +130,9 @@ class _NoGroup:
 
     def remove(self) -> bool:
         return True
+
+    def is_cut_short(self) -> bool:
+        return False
 
 
 class FolderCgroups:
@@ -181,6 +192,7 @@ class _FolderGroup:
         self.limits = limits
         self._owner = owner
         self._folders = folders
+        self._counted = (0, 0)
 
     def add(self, pid: int) -> None:
         for folder in self._folders:
@@ -193,6 +205,34 @@ class _FolderGroup:
     def remove(self) -> bool:
         """False when a process is still inside after a second."""
         return all(_remove_folder(folder) for folder in self._folders)
+
+    def is_cut_short(self) -> bool:
+        before, self._counted = self._counted, self._memory_events()
+        return self._counted[0] > before[0] and self._counted[1] == before[1]
+
+    def _memory_events(self) -> tuple[int, int]:
+        """How often processes were killed for want of memory, and how often the own limit was reached, at least."""
+        folder = self._folders[0]
+        if self._owner.kind == "v2":
+            events = _numbers(f"{folder}/memory.events")
+            return events.get("oom_kill", 0), events.get("max", 0)
+        kills = _numbers(f"{folder}/memory.oom_control").get("oom_kill", 0)
+        # Not by failcnt: there are kernels that count nothing there.
+        peaks = [f"{folder}/memory.{name}max_usage_in_bytes" for name in ("", "memsw.")]
+        reached = any(peak >= self.limits[0] - _BATCH for path in peaks for peak in _numbers(path).values())
+        for path in peaks:
+            _write_if_there(path, 0)  # it begins anew
+        return kills, self._counted[1] + reached
+
+
+def _numbers(path: str) -> dict[str, int]:
+    """A file of names with numbers, or of one number; empty where there is none."""
+    try:
+        with open(path) as stream:
+            lines = [line.split() for line in stream]
+    except FileNotFoundError:
+        return {}
+    return {line[0] if line[1:] else "": int(line[-1]) for line in lines}
 
 
 def _remove_folder(folder: str) -> bool:

@@ -67,6 +67,10 @@ class Fork:
         """
         return _exits(self.pidfd) or self.is_dead(within_s) or _exits(self.pidfd)
 
+    def is_cut_short(self) -> bool:
+        """Whether something in it was killed for memory that its own limit would have allowed."""
+        return self._group.is_cut_short()
+
     def dispose(self, kill_timeout_s: float) -> bool:
         """Kill, confirm, and give everything back; False when something would not die in time."""
         self.channel.close()

@@ -102,8 +102,11 @@ class Running:
             raise bringup_failed(f"the fork failed {when}: {report['error']}")
         if self._began() is None:
             raise bringup_failed("the fork ended before the exec began")
-        if _ended(report) == _KILLED_CODE and self._fork.out_of_reach and self._fork.is_ending(within_s=_FORK_DEATH_S):
-            raise session_gone("the fork was ended from outside")
+        if _ended(report) == _KILLED_CODE and self._fork.out_of_reach:
+            if self._fork.is_cut_short():
+                raise bringup_failed("the machine ran out of memory before the fork had what its template promises")
+            if self._fork.is_ending(within_s=_FORK_DEATH_S):
+                raise session_gone("the fork was ended from outside")
         return report
 
     def _wait(self) -> dict[str, Any] | None:

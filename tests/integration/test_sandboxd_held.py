@@ -23,7 +23,7 @@ from tests.fixtures.held_jobs import Answered, exec_of, holders, inside, job_of,
 from tests.fixtures.hostile_daemon import daemon_of_its_own
 from tests.fixtures.resources import at_rest, first_rest
 from tests.fixtures.sandbox_daemon import RunningDaemon
-from tests.fixtures.sandboxd_wire import UnixConnection, call, eventually
+from tests.fixtures.sandboxd_wire import UnixConnection, call, eventually, own_groups
 
 SQUARE = "def solve(x): return x * x\n"
 SEED = "5eed" * 16
@@ -401,6 +401,25 @@ def test_a_holder_that_stands_still_is_waited_for_and_its_time_told(daemon: Runn
     answers = _while_they_run(daemon, stop, timeout_seconds=3)
     assert [one.kinds for one in answers] == ["vt"] * 4, [one.answer for one in answers]
     assert [each.flag for one in answers if one.report for each in one.report.late] == [STARVED] * 4
+
+
+TAKES = "def solve(x):\n    kept = bytearray(x << 20)\n    kept[::4096] = bytes(x << 8)\n    return len(kept)\n"
+
+
+def test_who_is_killed_for_memory_that_its_own_limit_allows_is_no_verdict(daemon: RunningDaemon, path: str) -> None:
+    names = ("memory.limit_in_bytes", "memory.max")
+    limits = [Path(group, name) for group in own_groups(daemon.pid) for name in names if Path(group, name).exists()]
+    for limit in limits:
+        before = limit.read_text()
+        limit.write_text(str(150 << 20))
+        try:
+            above = run_held(path, job_of(TAKES, [300]))
+        finally:
+            limit.write_text(before if before.strip() == "max" else "-1")
+        assert (above.status, above.error_code) == (503, "session_bringup_failed")
+    assert run_held(path, job_of(TAKES, [300])).values == [300 << 20]
+    # Its own limit is its own.
+    assert not limits or run_held(path, job_of(TAKES, [1000])).kinds == "vm"
 
 
 def test_a_fork_that_is_ended_from_outside_is_no_verdict(daemon: RunningDaemon, path: str) -> None:

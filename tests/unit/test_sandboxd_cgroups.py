@@ -243,3 +243,26 @@ def test_processes_of_another_user_are_left_alone(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(cgroups, "_remove_folder", lambda _folder: False)
     cgroups.sweep(str(tmp_path))
     assert asked == [12, 13]
+
+
+def test_who_was_killed_below_its_own_limit_is_cut_short(tmp_path: Path) -> None:
+    (tmp_path / "memory.events").write_text("low 0\nmax 3\noom 1\noom_kill 1\n")
+    (tmp_path / "memory.oom_control").write_text("oom_kill_disable 0\noom_kill 1\n")
+    (tmp_path / "memory.max_usage_in_bytes").write_text(f"{64 << 20}\n")
+    for kind in ("v2", "v1"):
+        folder = str(tmp_path)
+        group = cgroups._FolderGroup(FolderCgroups(kind, (folder,)), (folder, folder), (64 << 20, 1))
+        # At its own limit first; then once more, and that limit was not reached again.
+        assert not group.is_cut_short()
+        assert not group.is_cut_short()
+        for name in ("events", "oom_control"):
+            path = tmp_path / f"memory.{name}"
+            path.write_text(path.read_text().replace("oom_kill 1", "oom_kill 2"))
+        (tmp_path / "memory.max_usage_in_bytes").write_text(f"{50 << 20}\n")
+        assert group.is_cut_short()
+        assert not group.is_cut_short()
+        for name in ("events", "oom_control"):
+            path = tmp_path / f"memory.{name}"
+            path.write_text(path.read_text().replace("oom_kill 2", "oom_kill 1"))
+        (tmp_path / "memory.max_usage_in_bytes").write_text(f"{64 << 20}\n")
+    assert not NoCgroups().create(memory_bytes=1, pids=1).is_cut_short()
