@@ -75,7 +75,7 @@ def _health(heartbeat: Any) -> str:
     words = [state, f"{heartbeat.get('processes', 0)} processes", f"{heartbeat.get('slots', 0)} slots"]
     if heartbeat.get("isolation"):
         words.append(f"isolation {heartbeat['isolation']}")
-    if heartbeat.get("templates"):
+    if isinstance(heartbeat.get("templates"), list):
         words.append("templates " + " ".join(map(str, heartbeat["templates"])))
     return ", ".join(words)
 

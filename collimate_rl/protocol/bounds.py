@@ -40,6 +40,11 @@ def is_name(value: str) -> bool:
     return _NAME.fullmatch(value) is not None
 
 
+def is_k(text: str) -> bool:
+    """Whether it may be a batch's key id: 32 small hex digits."""
+    return len(text) == 32 and all(c in "0123456789abcdef" for c in text)
+
+
 def check_name(what: str, value: object) -> str:
     """A run, producer, node, worker, queue or batch name: 1 to 128 of `A-Z a-z 0-9 . _ -`, else `ValueError`."""
     if not isinstance(value, str) or not _NAME.fullmatch(value):

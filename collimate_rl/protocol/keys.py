@@ -196,13 +196,8 @@ def rq_job(job_id: str) -> str:
     return f"rq:job:{job_id}"
 
 
-def is_k(text: str) -> bool:
-    """Whether it may be a batch's key id: 32 small hex digits."""
-    return len(text) == 32 and all(c in "0123456789abcdef" for c in text)
-
-
 def k_of_job(job_id: str) -> str | None:
     """The batch of a bell named `k-n`, or None when the job is not one of ours."""
     k, dash, n = job_id.rpartition("-")
-    ours = bool(dash) and n.isdigit() and is_k(k)
+    ours = bool(dash) and n.isdigit() and len(k) == 32 and all(c in "0123456789abcdef" for c in k)
     return k if ours else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from redis.client import Pipeline
@@ -33,6 +34,16 @@ def integer(raw: Any) -> int | None:
 def natural(raw: Any) -> int:
     """A number from 0 on that stands on the server; 0 where none does, or something else."""
     return max(0, integer(raw) or 0)
+
+
+def heartbeat(raw: Any) -> dict[str, Any]:
+    """What a node says of itself. Empty where that is nothing of ours, or some other version's: the node lives, and
+    says nothing that is understood."""
+    try:
+        said = json.loads(text(raw))
+    except (ValueError, RecursionError):
+        return {}
+    return said if isinstance(said, dict) else {}
 
 
 def whole_ms(score: float) -> int:

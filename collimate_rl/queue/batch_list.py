@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from collimate_rl.protocol import BatchStatus, keys
+from collimate_rl.protocol.bounds import is_k
 from collimate_rl.queue._raw import answers_of, natural, text
 from collimate_rl.queue.batches import BatchQueue
 from collimate_rl.queue.clients import translate_errors
@@ -127,7 +128,7 @@ def _line(fields: Mapping[str, str]) -> BatchLine | None:
 
 
 def _k(told: Any) -> str:
-    if not keys.is_k(str(told)):
+    if not is_k(str(told)):
         raise ValueError("the entry names no batch")
     return str(told)
 
@@ -157,7 +158,7 @@ def _unanswered(queue: BatchQueue) -> list[BatchLine]:
             told = answers_of(pipe)
     found = []
     for k, raw, judged in zip(ks, told[::2], told[1::2], strict=True):
-        if raw is None or judged is None or raw[0] is None or not keys.is_k(k):
+        if raw is None or judged is None or raw[0] is None or not is_k(k):
             continue
         state = {name: "" if value is None else text(value) for name, value in zip(fields, raw, strict=True)}
         if state["status"] == BatchStatus.DONE.value:

@@ -13,7 +13,7 @@ from typing import Any
 
 from collimate_rl.errors import BadMessage, UnknownVersion
 from collimate_rl.protocol import BatchStatus, GradeBatch, Verdict, batch_key, keys
-from collimate_rl.protocol.bounds import MAX_CANDIDATES, is_name
+from collimate_rl.protocol.bounds import MAX_CANDIDATES, is_k, is_name
 from collimate_rl.protocol.results import BatchResult
 from collimate_rl.protocol.story import parse_story
 from collimate_rl.protocol.timeline import Timeline, make_timeline
@@ -104,7 +104,7 @@ def find_k(queue: BatchQueue, name: str, *, epoch: int = 0) -> str | None:
     run, slash, identity = name.partition("/")
     if slash and is_name(run) and is_name(identity):
         k = batch_key(run, epoch, identity)
-    elif keys.is_k(name):
+    elif is_k(name):
         k = name
     else:
         raise ValueError(f"{name!r} names no batch: write run/id, or its key of 32 hex digits")

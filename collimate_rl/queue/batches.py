@@ -20,6 +20,7 @@ from collimate_rl.protocol.messages import GradeBatch, Verdict
 from collimate_rl.protocol.results import BatchResult
 from collimate_rl.protocol.timing import Timing
 from collimate_rl.queue import codec, lua
+from collimate_rl.queue._raw import heartbeat
 from collimate_rl.queue._raw import raw as _bytes
 from collimate_rl.queue._raw import text as _text
 from collimate_rl.queue.clients import translate_errors
@@ -365,7 +366,7 @@ class BatchQueue:
         beats: dict[str, dict[str, Any]] = {}
         for name, text in zip(names, texts, strict=True):
             if text is not None:
-                beats[_text(name)] = json.loads(text)
+                beats[_text(name)] = heartbeat(text)
         return beats
 
     def depth(self) -> int:

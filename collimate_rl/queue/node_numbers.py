@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from collimate_rl.protocol import keys
 from collimate_rl.protocol.bounds import is_name
-from collimate_rl.queue._raw import answers_of, text, whole_ms
+from collimate_rl.queue._raw import answers_of, heartbeat, text, whole_ms
 from collimate_rl.queue.batches import BatchQueue
 from collimate_rl.queue.clients import translate_errors
 from collimate_rl.queue.counts import Counts
 
 MAX_NODES = 200
+MAX_FAILED = 64
 MAX_SAID = 10**9
 """No node has as many slots, or processes."""
 
@@ -65,7 +66,7 @@ def read_nodes(queue: BatchQueue, now_ms: int, recent: Counts) -> tuple[NodeNumb
         counts = recent.nodes.get(name)
         alive = name in until and beat is not None
         since = (now_ms - (until[name] - queue.timing.alive_ms)) / 1000 if alive else None
-        said = _heartbeat(beat) if alive else {}
+        said = heartbeat(beat) if alive else {}
         mine = Counts() if counts is None else Counts.of(_flat(counts.candidates, counts.codes))
         found.append(_node(name, since, owned or 0, said, mine))
     return tuple(found)
@@ -81,21 +82,11 @@ def _flat(candidates: int, codes: Mapping[str, int]) -> dict[str, int]:
     }
 
 
-def _heartbeat(raw: Any) -> Mapping[str, Any]:
-    try:
-        said = json.loads(text(raw))
-    except (
-        ValueError,
-        RecursionError,
-    ):  # some other version's, or not ours: the node lives, and says nothing that is understood
-        return {}
-    return said if isinstance(said, dict) else {}
-
-
 def failed_templates(said: Mapping[str, Any]) -> dict[str, str]:
-    """Of a heartbeat: the templates that the node's daemon could not bring up, and why."""
+    """Of a heartbeat: the templates that the node's daemon could not bring up, and why; at most `MAX_FAILED`."""
     told = said.get("failed_templates")
-    return {str(name): str(why) for name, why in told.items()} if isinstance(told, dict) else {}
+    some = islice(told.items(), MAX_FAILED) if isinstance(told, dict) else ()
+    return {str(name): str(why) for name, why in some}
 
 
 def _node(name: str, since: float | None, owned: int, said: Mapping[str, Any], counts: Counts) -> NodeNumbers:

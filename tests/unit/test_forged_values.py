@@ -21,8 +21,10 @@ from collimate_rl.protocol.bounds import MAX_CANDIDATES
 from collimate_rl.queue.batch_list import list_batches
 from collimate_rl.queue.batch_view import find_k, read_batch
 from collimate_rl.queue.batches import BatchQueue
+from collimate_rl.queue.node_numbers import MAX_FAILED
 from collimate_rl.queue.numbers import read_numbers
 from collimate_rl.queue.overview import look_at
+from producer.serving import look
 from tests.fixtures.asgi import ask
 from worker import status
 from worker.dashboard.app import Dashboard
@@ -33,6 +35,7 @@ HALF = b"\xed\xa0\x80"
 """A half character: no text, and yet read as one."""
 LONG = b"9" * 5000
 HUGE = b"9" * 18
+MANY = {str(number): "x" * 99 for number in range(9_999)}
 PAGES = ("/", "/?span=day", "/runs/seen", "/batches", "/find?q=x", f"/batches/{K}", f"/batches/{K}/0", "/nowhere")
 ENTRY: dict[str, Any] = {
     "k": K, "run": "seen", "id": "told", "status": "graded", "n": 1, "graded": 1, "infra": 0, "zeros": 0, "mean": 1.0,
@@ -70,16 +73,28 @@ def names(client: Any) -> None:
         client.hset("col:tally:grade", b"node:" + name, 3)
 
 
+def beats(said: bytes | str) -> Callable[[Any], None]:
+    def write(client: Any) -> None:
+        client.zadd("col:nodes:grade", {"n1": 9e15})
+        client.set("col:node:n1", said)
+
+    return write
+
+
 def heartbeat(client: Any) -> None:
-    client.zadd("col:nodes:grade", {"n1": 9e15})
     said = {"up": False, "slots": 10**300, "processes": -4, "reason": HOSTILE, "failed_templates": {HOSTILE: "\ud800"}}
-    client.set("col:node:n1", json.dumps({**said, "version": HOSTILE, "isolation": HOSTILE}))
+    beats(json.dumps({**said, "version": HOSTILE, "isolation": HOSTILE}))(client)
 
 
 FORGED = {
     "nothing": lambda client: None,
     "names": names,
     "heartbeat": heartbeat,
+    "heartbeat: nested": beats("[" * 100_000),
+    "heartbeat: a list": beats("[]"),
+    "heartbeat: bytes": beats(b"\x80\x04\x95."),
+    "heartbeat: long": beats('{"up": true, "slots": ' + LONG.decode() + "}"),
+    "heartbeat: odd": beats(json.dumps({"templates": 5, "slots": [], "failed_templates": MANY})),
     "counts": counted("reward", "graded", "candidates", f"wait:{'9' * 17}", f"took:{LONG.decode()}", "took:-1"),
     "steps": steps,
     "entry: an endless wait": entry(wait=float("inf")),
@@ -118,11 +133,11 @@ def shows_itself(text: str) -> bool:
 
 
 def test_the_dashboard_shows_its_pages(queue: BatchQueue) -> None:
-    async def look() -> list[tuple[str, int, str]]:
+    async def seen() -> list[tuple[str, int, str]]:
         dashboard = Dashboard(queue)
         return [(path, (answer := await ask(dashboard, path)).status, answer.text) for path in PAGES]
 
-    for path, code, page in asyncio.run(look()):
+    for path, code, page in asyncio.run(seen()):
         missing = path == "/nowhere" or path.endswith("/0")  # a batch of which nobody knows how many candidates it has
         assert code in (200, 303) or (missing and code == 404), path
         assert shows_itself(page), path
@@ -169,3 +184,5 @@ def test_what_is_read_is_bounded(queue: BatchQueue) -> None:
     assert view is not None
     assert view.n <= MAX_CANDIDATES
     assert all(abs(line.n) < 10**18 for line in list_batches(queue))
+    assert all(len(node.failed_templates) <= MAX_FAILED for node in read_numbers(queue).nodes)
+    assert look(queue).queue == "grade"  # as a producer does before it submits

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 
 from collimate_rl.errors import CollimateError
-from collimate_rl.protocol import keys
+from collimate_rl.protocol.bounds import is_k
 from collimate_rl.queue.batch_list import MAX_LISTED, MAX_SEARCHED, MAX_UNANSWERED, list_batches
 from collimate_rl.queue.batch_view import find_k, read_batch
 from collimate_rl.queue.batches import BatchQueue
@@ -114,7 +114,7 @@ class Pages:
     async def _batch(self, request: Request, template: str, index: int | None) -> Response:
         look = await self._hour.look()
         k = request.path_params["k"]
-        batch, trouble = await self._read(lambda: read_batch(self._queue, k)) if keys.is_k(k) else (None, "")
+        batch, trouble = await self._read(lambda: read_batch(self._queue, k)) if is_k(k) else (None, "")
         if batch is None or (index is not None and index >= batch.n):
             what = "batch" if batch is None else "candidate"
             status = 503 if trouble else 404
