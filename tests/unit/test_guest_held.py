@@ -22,7 +22,12 @@ from collimate_rl.guest import held, runner
 from collimate_rl.guest.holder import READS
 from tests.fixtures.held_jobs import job_of
 
-CANDIDATE = "import sys\nfrom collimate_rl.guest.held import alone\nalone(int(sys.argv[1]))\n"
+CANDIDATE = """
+import os, sys
+from collimate_rl.guest.held import alone
+os.write(int(sys.argv[1]), b".")
+alone(int(sys.argv[1]))
+"""
 
 
 class Held:
@@ -44,6 +49,9 @@ class Held:
         )
         theirs.close()
         os.close(printed)
+        # As a fork does, it says when it begins: what it takes to start is no part of its time.
+        frames.settimeout(60)
+        assert frames.recv(1) == b"."
         pidfd = os.pidfd_open(process.pid)
         status = []
 
