@@ -102,10 +102,11 @@ def test_a_worker_killed_there_costs_no_answer(
     assert requests_to.execs == window.execs
     if window.reaped:
         started.wait_for("session_reaped", count=window.reaped, k=k)
+    # The next worker takes a dead one's bell off rq's lists; a node that stops before leaves that to the next to start.
+    check_nothing_stayed(audit)
     assert started.stop() == 0
     assert started.events("batch_error") == started.events("loop_failed") == []
     assert audit.rewards(k) == [1.0, 0.0]
-    check_nothing_stayed(audit)
 
 
 def test_a_worker_killed_when_rq_hears_of_its_job(

@@ -46,8 +46,16 @@ class Janitor:
         return [line for line in lines if line["event"] == name]
 
     def end(self, number: signal.Signals) -> int:
+        if number != signal.SIGKILL:
+            until(lambda: self.process.poll() is not None or catches(self.process.pid, number), "it never listened")
         self.process.send_signal(number)
         return self.process.wait(PATIENCE_S)
+
+
+def catches(pid: int, number: signal.Signals) -> bool:
+    """Whether the process has a handler for it: one that starts up has none yet."""
+    caught = Path(f"/proc/{pid}/status").read_text().partition("SigCgt:")[2].split(None, 1)[0]
+    return bool(int(caught, 16) >> (number - 1) & 1)
 
 
 @pytest.fixture
