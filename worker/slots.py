@@ -18,7 +18,7 @@ from pathlib import Path
 
 QUIET_WAIT_S = 30.0
 """How long somebody waits for a quiet slot before any slot will do."""
-POLL_S = 0.005
+POLL_S = 0.01
 """How long a waiting process sleeps before it looks again for a slot that ANOTHER process freed."""
 
 

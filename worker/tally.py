@@ -11,6 +11,7 @@ from __future__ import annotations
 import mmap
 import os
 import threading
+from bisect import bisect_left
 from collections.abc import Mapping
 from itertools import accumulate
 
@@ -37,12 +38,17 @@ _ROW_CELLS = sum(_cells(family) * len(family.values) for family in FAMILIES.valu
 ROW_BYTES = -(-_ROW_CELLS * CELL_BYTES // LINE_BYTES) * LINE_BYTES
 
 
+_FIRST = {
+    family.name: {value: _STARTS[family.name] + at * _cells(family) for at, value in enumerate(family.values)}
+    for family in FAMILIES.values()
+}
+"""The first cell of each label value, by family."""
+
+
 def _at(family: Family, value: str) -> int | None:
     """The first cell of one label value; an unknown value is the family's `other`, or None where it has none."""
-    for known in (value, "other"):
-        if known in family.values:
-            return _STARTS[family.name] + family.values.index(known) * _cells(family)
-    return None
+    first = _FIRST[family.name]
+    return first.get(value, first.get("other"))
 
 
 class Tally:
@@ -83,7 +89,7 @@ class Tally:
         """One more observation of a histogram. What is below zero (a clock that was set back) counts as zero."""
         seconds = max(0.0, seconds)
         first = _at(family, value)
-        bucket = sum(seconds > bound for bound in family.buckets)
+        bucket = bisect_left(family.buckets, seconds)
         if first is not None:
             with self._guard:
                 self._row[first + bucket] += 1.0

@@ -14,6 +14,7 @@ from rq.exceptions import StopRequested
 from rq.executions import Execution, ExecutionRegistry
 from rq.job import Job, JobStatus
 from rq.queue import Queue
+from rq.registry import StartedJobRegistry
 from rq.timeouts import BaseDeathPenalty
 from rq.utils import now
 from rq.worker import SimpleWorker, WorkerStatus
@@ -202,6 +203,29 @@ class BellWorker(SimpleWorker):
             super().cleanup_execution(job, pipeline, execution)
         else:
             pipeline.lrem(keys.rq_intermediate(job.origin), 1, job.id)
+
+    def handle_job_success(
+        self, job: Job, queue: Queue, started_job_registry: StartedJobRegistry, execution: Execution
+    ) -> None:
+        """As rq's, but it does not watch for what no bell has: jobs that depend on it, repeats, a rate limit."""
+        assert job.started_at is not None
+        assert job.ended_at is not None
+        assert job.result_ttl is not None
+        with self.connection.pipeline() as pipe:
+            self.increment_successful_job_count(pipeline=pipe)
+            self.increment_total_working_time(job.ended_at - job.started_at, pipe)
+            job._handle_success(
+                job.result_ttl,
+                pipeline=pipe,
+                worker_name=self.name,
+                execution_id=execution.id,
+                execution_started_at=execution.created_at,
+                execution_ended_at=job.ended_at,
+            )
+            pipe.expire(job.key, job.result_ttl)
+            self.cleanup_execution(job, pipeline=pipe, execution=execution)
+            pipe.execute()
+        self.log.info("Successfully completed job %s on worker %s", job.id, self.name)
 
     def handle_execution_ended(self, job: Job, queue: Queue, heartbeat_ttl: int) -> None:
         job.ended_at = job.last_heartbeat = now()  # goes out with the rest of what rq writes at a job's end
