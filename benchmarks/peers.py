@@ -18,7 +18,7 @@ from collimate_rl import CollimateClient, grade_batch
 from collimate_rl.cli.stack import QUEUE, LocalStack
 from producer import Producer
 
-GROUPS, WIDTH = 4, 24
+GROUPS, WIDTH = 8, 24
 COLD = 24
 """Candidates per round for whoever starts an interpreter for each."""
 SHORT = 4
