@@ -10,7 +10,7 @@ from typing import Any
 
 from collimate_rl.errors import CollimateError, QueueError, RedisUnavailable
 from collimate_rl.protocol import BatchStatus, keys
-from collimate_rl.queue._raw import text
+from collimate_rl.queue._raw import server_ms, text
 from collimate_rl.queue.batches import BatchQueue
 from collimate_rl.queue.clients import translate_errors
 from collimate_rl.queue.janitor import QueueJanitor
@@ -93,8 +93,7 @@ def forecast(queue: BatchQueue, *, limit: int = 500) -> list[str]:
     """What a round would look at now, a line per batch or entry, for people. Writes nothing; raises `QueueError`."""
     client = queue.client
     with translate_errors("look at the queue"):
-        seconds, micros = client.time()
-        now = seconds * 1000 + micros // 1000
+        now = server_ms(client.time())
         due = [text(raw) for raw in client.zrangebyscore(keys.pending(queue.queue), "-inf", now, 0, limit)]
         listed = listed_batches(client, queue.queue)
         with client.pipeline(transaction=False) as pipe:

@@ -159,6 +159,7 @@ def queue_nodes(url: str | None, queue_name: str) -> list[Finding]:
     """What the nodes of a queue say of themselves; nothing where the server is not named or cannot be asked."""
     if not url or importlib.util.find_spec("redis") is None:
         return []
+    from collimate_rl.queue._raw import server_ms
     from collimate_rl.queue.batches import BatchQueue
     from collimate_rl.queue.clients import connect_commands, translate_errors
     from collimate_rl.queue.counts import Counts
@@ -171,8 +172,8 @@ def queue_nodes(url: str | None, queue_name: str) -> list[Finding]:
     with client:
         try:
             with translate_errors("look at the nodes"):
-                seconds, micros = client.time()
-            nodes = read_nodes(BatchQueue(client, queue_name), seconds * 1000 + micros // 1000, Counts())
+                now_ms = server_ms(client.time())
+            nodes = read_nodes(BatchQueue(client, queue_name), now_ms, Counts())
         except QueueError:
             return []  # `redis_server` says what is wrong with it
     if not nodes:

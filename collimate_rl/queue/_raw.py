@@ -46,6 +46,12 @@ def heartbeat(raw: Any) -> dict[str, Any]:
     return said if isinstance(said, dict) else {}
 
 
+def server_ms(told: Any) -> int:
+    """Milliseconds since 1970 from what the server answers to TIME."""
+    seconds, micros = told
+    return int(seconds) * 1000 + int(micros) // 1000
+
+
 def whole_ms(score: float) -> int:
     """A sorted set's score as a time in ms; 0 for what is none (`inf`, that is)."""
     return int(score) if abs(score) < 10**_MAX_DIGITS else 0

@@ -20,7 +20,7 @@ from collimate_rl.protocol.messages import GradeBatch, Verdict
 from collimate_rl.protocol.results import BatchResult
 from collimate_rl.protocol.timing import Timing
 from collimate_rl.queue import codec, lua
-from collimate_rl.queue._raw import heartbeat
+from collimate_rl.queue._raw import heartbeat, server_ms
 from collimate_rl.queue._raw import raw as _bytes
 from collimate_rl.queue._raw import text as _text
 from collimate_rl.queue.clients import translate_errors
@@ -360,8 +360,8 @@ class BatchQueue:
     def nodes(self) -> dict[str, dict[str, Any]]:
         """Heartbeats of the nodes that serve this queue now, by name."""
         with translate_errors("read heartbeats"):
-            seconds, micros = self.client.time()
-            names = self.client.zrangebyscore(keys.nodes(self.queue), seconds * 1000 + micros // 1000, "+inf")
+            now_ms = server_ms(self.client.time())
+            names = self.client.zrangebyscore(keys.nodes(self.queue), now_ms, "+inf")
             texts = self.client.mget([keys.node(_text(name)) for name in names]) if names else []
         beats: dict[str, dict[str, Any]] = {}
         for name, text in zip(names, texts, strict=True):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from collimate_rl.errors import QueueError
 from collimate_rl.protocol import BatchStatus, keys
 from collimate_rl.queue import faults
-from collimate_rl.queue._raw import text
+from collimate_rl.queue._raw import server_ms, text
 from collimate_rl.queue.batches import BatchQueue
 from collimate_rl.queue.clients import translate_errors
 from collimate_rl.queue.replies import Mended
@@ -99,8 +99,7 @@ class QueueJanitor:
 
     def _due(self) -> list[str]:
         with translate_errors("read what is due"):
-            seconds, micros = self.queue.client.time()
-            now_ms = seconds * 1000 + micros // 1000
+            now_ms = server_ms(self.queue.client.time())
             found = self.queue.client.zrangebyscore(keys.pending(self.queue.queue), "-inf", now_ms, 0, MAX_DUE)
         return [text(raw) for raw in found]
 
@@ -112,8 +111,8 @@ class QueueJanitor:
             for k in ks:
                 pipe.hmget(keys.BatchKeys(k).state, "status", "cancel", "deadline_at")
             pipe.time()
-            *states, (seconds, micros) = pipe.execute(raise_on_error=False)
-        now_ms = seconds * 1000 + micros // 1000
+            *states, told_at = pipe.execute(raise_on_error=False)
+        now_ms = server_ms(told_at)
         over = set()
         for k, state in zip(ks, states, strict=True):
             # A key that holds something else is left to `mend`, which says so.

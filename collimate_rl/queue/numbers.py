@@ -14,7 +14,7 @@ from typing import Any
 from collimate_rl.protocol import BatchStatus, keys
 from collimate_rl.protocol.bounds import is_name
 from collimate_rl.protocol.codes import SUSPECT_OUTCOMES
-from collimate_rl.queue._raw import answers_of, integer, text, whole_ms
+from collimate_rl.queue._raw import answers_of, integer, server_ms, text, whole_ms
 from collimate_rl.queue.batches import BatchQueue
 from collimate_rl.queue.clients import translate_errors
 from collimate_rl.queue.counts import SLOT_S, Counts, added, mean_of
@@ -148,8 +148,8 @@ def read_numbers(queue: BatchQueue, *, series: Series = HOUR, max_runs: int = MA
             pipe.xlen(keys.QUARANTINE)
             pipe.hgetall(keys.tally(name))
             pipe.zrange(keys.runs(name), -max_runs, -1, withscores=True)
-            (seconds, micros), unanswered, members, (last, since), janitor, quarantined, tally, active = pipe.execute()
-        now_ms = int(seconds) * 1000 + int(micros) // 1000
+            told_at, unanswered, members, (last, since), janitor, quarantined, tally, active = pipe.execute()
+        now_ms = server_ms(told_at)
         ks = [text(raw) for raw in members]
         states = _states(queue, ks)
         slots = _slots(queue, now_ms)

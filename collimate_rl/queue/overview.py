@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from collimate_rl.protocol import BatchStatus, keys
-from collimate_rl.queue._raw import integer, natural, text
+from collimate_rl.queue._raw import integer, natural, server_ms, text
 from collimate_rl.queue.batches import BatchQueue
 from collimate_rl.queue.clients import translate_errors
 
@@ -95,8 +95,8 @@ def look_at(queue: BatchQueue) -> Overview:
             pipe.hmget(keys.clock(queue.queue), "last", "since")
             pipe.get(keys.lease(f"janitor:{queue.queue}"))
             pipe.xlen(keys.QUARANTINE)
-            (seconds, micros), members, bells, popped, (last, since), janitor, quarantined = pipe.execute()
-        now = int(seconds) * 1000 + int(micros) // 1000
+            told_at, members, bells, popped, (last, since), janitor, quarantined = pipe.execute()
+        now = server_ms(told_at)
         states = _states(queue, [text(raw) for raw in members])
     heartbeats = queue.nodes()
     owned = _owned(states, now)
