@@ -14,6 +14,7 @@ from collimate_rl.gateway import GatewayClient
 from collimate_rl.protocol import ResultStatus, keys
 from collimate_rl.queue.batches import BatchQueue
 from collimate_rl.queue.clients import connect_commands
+from collimate_rl.sandboxd.config import cores
 from tests.fixtures.local_gateways import RunningGateway
 from tests.fixtures.worker_batches import RIGHT, WRONG, Audit, slow
 from tests.fixtures.worker_nodes import HASTY, Node, until
@@ -243,18 +244,24 @@ def test_a_tier_limit_is_waited_out(on_gateway: Callable[..., Node], audit: Audi
     assert made.events("candidate_infra") == []
 
 
+def execs(tenant: GatewayClient) -> list[int]:
+    """How many execs each of the sandboxes has begun. A ledger names one before that."""
+    return [row["exec_count"] for row in tenant.list_sandboxes()]
+
+
 def test_the_places_of_a_killed_node_come_free(
     on_gateway: Callable[..., Node], audit: Audit, tenant: GatewayClient
 ) -> None:
     first = on_gateway("n1", processes=1)
     first.wait_for("worker_ready")
-    k = audit.submit([slow(5.0)] * 6, timeout_seconds=30)
-    until(lambda: audit.queue.client.hlen(keys.BatchKeys(k).ledger) == 6, "the candidates never started")
+    count = min(6, 2 * cores())  # the daemon's places: what waits for one has not begun
+    k = audit.submit([slow(5.0)] * count, timeout_seconds=30)
+    until(lambda: execs(tenant) == [1] * count, "the candidates never started")
     first.kill()
     second = on_gateway("n2", processes=1)
-    assert audit.rewards(k) == [1.0] * 6
+    assert audit.rewards(k) == [1.0] * count
     assert {verdict.recovered for verdict in audit.result(k).results} <= {"read", "waited"}
-    second.wait_for("session_found", count=6, reply="attached")
+    second.wait_for("session_found", count=count, reply="attached")
     until(lambda: tenant.list_sandboxes() == [], "a sandbox was left")
     until(lambda: audit.queue.client.zcard(keys.seats(tenant.key_hash)) == 0, "a place was left")
 
