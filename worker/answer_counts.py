@@ -1,10 +1,13 @@
-"""How an answer counts: its status and its flagged candidates, as the queue's script makes them of what it is given."""
+"""How answers and verdicts count: of an answer its status and its flagged candidates, as the queue's script makes them
+of what it is given.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
 
+from collimate_rl.protocol import Verdict
 from collimate_rl.protocol.codes import ResultStatus
 from worker import metrics
 from worker.tally import Tally
@@ -46,3 +49,17 @@ def count(tally: Tally, status: ResultStatus, codes: Mapping[str, int]) -> None:
     tally.add(metrics.BATCHES_PUBLISHED, status.value)
     for code, number in codes.items():
         tally.add(metrics.CANDIDATES_FLAGGED, code, number)
+
+
+def count_verdict(tally: Tally, verdict: Verdict) -> None:
+    """For a verdict that the queue took from this process; then nobody else counts it."""
+    tally.add(metrics.CANDIDATES_GRADED, str(verdict.outcome))
+    if verdict.recovered != "none":
+        tally.add(metrics.CANDIDATES_RECOVERED, verdict.recovered)
+    for family, ms in (
+        (metrics.FORK_SECONDS, verdict.fork_time_ms),
+        (metrics.EXEC_SECONDS, verdict.exec_time_ms),
+        (metrics.JUDGE_SECONDS, verdict.judge_time_ms),
+    ):
+        if ms:  # else there was nothing to fork, to run or to judge
+            tally.observe(family, ms / 1000)

@@ -17,11 +17,11 @@ from collimate_rl.errors import BadMessage, QueueError, RedisUnavailable, Unknow
 from collimate_rl.protocol import Verdict
 from collimate_rl.protocol.bounds import clip_text
 from collimate_rl.queue import codec, faults
-from collimate_rl.queue.replies import Claimed, Grant, Mode, Published, Released, Written
+from collimate_rl.queue.replies import Claimed, Grant, Mode, Published, PublishReply, Released
 from worker import answer_counts, logs, metrics
 from worker.batch_sessions import BatchSessions
 from worker.bench import Bench, Host
-from worker.group_work import Ending, GroupWork
+from worker.group_work import GroupWork
 from worker.keeper import Fenced, Keeper, Reason
 from worker.persist import persist
 
@@ -96,7 +96,7 @@ class _Execution:
             grace_s=self._bench.grace_s,
             stopping_for=self._host.stopping_for,
             cancel_asked=self._host.cancel_asked,
-            on_tick=self._host.tick,
+            on_tick=self._tick,
             on_late=self._stopped,
             leave=self._host.leave,
         ) as keeper:
@@ -238,21 +238,43 @@ class _Execution:
         logs.emit(event, **self._name, reason=mode.value, detail=detail)
         return OK
 
+    def _tick(self) -> None:
+        """In the keeper's thread, every now and then."""
+        self._host.tick()
+        if self._work_on is not None:
+            self._work_on.write_due()
+
     def _close(self, closing: Callable[[], str]) -> str:
         with self._closing:
+            if self._closed is None and self._ended is not None:
+                self._closed = self._published(self._ended, flagged=0)
             if self._closed is None:
-                self._closed = closing() if self._ended is None else self._published(self._ended, flagged=0)
+                self._closed = closing() if self._rest_is_written() else self._fenced()
             return self._closed
 
-    def _end(self, ending: Callable[[], Ending]) -> Written | None:
+    def _rest_is_written(self) -> bool:
+        """Whether no verdict waits to be written any more; False when fenced."""
+        if self._work_on is None:
+            return True
+        try:
+            self._work_on.write_rest()
+        except Fenced:
+            return False
+        except RedisUnavailable:
+            raise
+        except (QueueError, RuntimeError):  # what the queue will not have; its candidate is one without a verdict
+            logs.emit(logs.BATCH_ERROR, logging.ERROR, **self._name, exc_info=True)
+        return True
+
+    def _end(self, ending: Callable[[], PublishReply | None]) -> bool:
         """The last verdict and the answer at once; in that candidate's thread, while nobody else closes the batch."""
         with self._closing:
             if self._closed is not None:
-                return None
-            written, reply = ending()
-            if reply.word in (Published.OK, Published.ALREADY):
+                return False
+            reply = ending()
+            if reply is not None and reply.word in (Published.OK, Published.ALREADY):
                 self._ended, self._judged = reply.word, range(self._size or 0)
-            return written
+            return True
 
     def _fenced(self) -> str:
         if self._closed is not None:  # by the keeper, while the last exec was still under way

@@ -1,7 +1,7 @@
 """The grading of one claimed batch: who runs, in which order, and where each answer goes.
 
-Verdicts are written to the queue the moment they come. Infrastructure errors are no verdicts: they are kept here, and
-the batch job decides whether others try again or the result carries them.
+Verdicts are written to the queue as they come, by `worker.verdict_writer`. Infrastructure errors are no verdicts: they
+are kept here, and the batch job decides whether others try again or the result carries them.
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ from collimate_rl.grading.losses import Loss, LossWitness
 from collimate_rl.protocol import GradeBatch, Verdict
 from collimate_rl.protocol.codes import SUSPECT_OUTCOMES
 from collimate_rl.queue import faults
-from collimate_rl.queue.batches import BatchQueue
-from collimate_rl.queue.endings import end_with
-from collimate_rl.queue.replies import Grant, Hold, PublishReply, Written
+from collimate_rl.queue.replies import Grant, PublishReply, Written
 from collimate_rl.specs import RewardSpec, spec_from_wire
-from worker import logs, metrics
+from worker import answer_counts, logs, metrics
 from worker.batch_sessions import BatchSessions
 from worker.bench import Bench
+from worker.case_store import QueueCaseStore
 from worker.executor import NodeExecutor
 from worker.keeper import Fenced, Keeper, Reason
 from worker.ledger import SessionLabel, runs_in_sessions
@@ -36,30 +35,8 @@ from worker.persist import persist
 from worker.progress import Progress
 from worker.session_executor import SessionExecutor
 from worker.verdict_cache import VerdictCache
+from worker.verdict_writer import HELD_S, VerdictWriter
 from worker.verdicts import Desk
-
-Ending = tuple[Written, PublishReply]
-"""What came of a batch's last verdict, and of the answer that was asked for with it."""
-
-
-class QueueCaseStore:
-    """Cases that a judge fork made, kept with the batch, so that whoever takes it over judges the same ones."""
-
-    def __init__(self, queue: BatchQueue, hold: Hold) -> None:
-        self._queue = queue
-        self._hold = hold
-
-    def get(self) -> bytes | None:
-        return persist(lambda: self._queue.stored_cases(self._hold.k))
-
-    def put(self, blob: bytes) -> bytes:
-        """Store once; returns what stands, perhaps another's. Raises `Fenced`."""
-        faults.reach("cases_made")
-        stands = persist(lambda: self._queue.cases(self._hold, blob))
-        if stands is None:
-            raise Fenced
-        faults.reach("cases_stored")
-        return stands
 
 
 def with_case_timeout(spec: RewardSpec, seconds: float | None) -> RewardSpec:
@@ -73,7 +50,7 @@ class GroupWork:
     """Grades what has no verdict. `judged` and `failed` tell what came of it; `sessions` are the batch's, if any.
 
     `on_draining` hears of a daemon that is going away before the work stops. `close` is given the call that writes the
-    last verdict and answers the batch with it, and says what came of the verdict; None where the batch is closed.
+    last verdict and answers the batch with it, and says whether it made that call: not where the batch is closed.
     """
 
     def __init__(
@@ -84,7 +61,7 @@ class GroupWork:
         keeper: Keeper,
         *,
         on_draining: Callable[[CollimateError], None] = lambda _error: None,
-        close: Callable[[Callable[[], Ending]], Written | None] = lambda _call: None,
+        close: Callable[[Callable[[], PublishReply | None]], bool] = lambda _call: False,
     ) -> None:
         self._claimed = time.monotonic()
         self._queue = bench.queue
@@ -133,6 +110,12 @@ class GroupWork:
             self._in_sessions = SessionExecutor(self.sessions, inner, stop=keeper.stop)
         self._progress = Progress(bench.node)
         runs_here = bench.daemon is None or bench.daemon.one_shot
+        # Those of one candidate after the other come too seldom to wait. Where something is done with a verdict that
+        # stands, or a death counts against whoever has none, each is written before anything else is.
+        together = self._concurrency > 1 and self.sessions is None and self._cache is None and not grant.cautious
+        self._writer = VerdictWriter(
+            bench.queue, grant.hold, held_s=HELD_S if together else 0.0, on_stands=self._has_verdict
+        )
         self._execute = NodeExecutor(
             self._witnessed(bench, self._in_sessions or inner),
             bench.slots,
@@ -223,20 +206,24 @@ class GroupWork:
         if len(skip) >= len(self._batch.candidates):
             return
         assert self._spec is not None
-        grade_group(
-            self._execute,
-            self._spec,
-            self._batch.candidates,
-            seeds=self._batch.seeds,
-            timeout_seconds=self._batch.timeout_seconds,
-            concurrency=self._concurrency,
-            skip=frozenset(skip),
-            on_grade=self._graded,
-            stop=self._keeper.stop,
-            case_store=QueueCaseStore(self._queue, self._grant.hold),
-            # The same names for whoever takes the batch over: then their execs are the same execs.
-            exec_prefix=self._grant.hold.k if self.sessions is not None else None,
-        )
+        try:
+            grade_group(
+                self._execute,
+                self._spec,
+                self._batch.candidates,
+                seeds=self._batch.seeds,
+                timeout_seconds=self._batch.timeout_seconds,
+                concurrency=self._concurrency,
+                skip=frozenset(skip),
+                on_grade=self._graded,
+                stop=self._keeper.stop,
+                case_store=QueueCaseStore(self._queue, self._grant.hold),
+                # The same names for whoever takes the batch over: then their execs are the same execs.
+                exec_prefix=self._grant.hold.k if self.sessions is not None else None,
+            )
+            self._writer.flush()
+        finally:
+            self._see_to_outcomes()
 
     def _graded(self, index: int, graded: Graded) -> None:
         """Called by grading's threads, once per candidate."""
@@ -282,27 +269,50 @@ class GroupWork:
     def _since_claim(self, at: float | None) -> float | None:
         return None if at is None else round((at - self._claimed) * 1000, 1)
 
+    def write_rest(self) -> None:
+        """Write verdicts that wait for others. Raises `Fenced`, after the stop is set."""
+        self._writer.flush()
+        self._see_to_outcomes()
+
+    def write_due(self) -> None:
+        """For a thread that must not be held up, every now and then: the next verdict may be a long time coming."""
+        self._writer.flush_due()
+        if self._writer.fenced:
+            self._keeper.halt(Reason.FENCED)
+
     def _write(self, index: int, verdict: Verdict) -> None:
-        """Write a verdict to the queue. Raises `Fenced`, after the stop is set."""
+        """Write a verdict to the queue, now or soon. Raises `Fenced`, after the stop is set."""
         try:
-            written: Written | None = None
-            if self._is_last(index):
-                written = self._close(lambda: persist(lambda: end_with(self._queue, self._grant.hold, verdict)))
-            if written is None:
-                written = persist(lambda: self._queue.verdict(self._grant.hold, verdict))
+            if not (self._is_last(index) and self._close(lambda: self._writer.end(verdict))):
+                self._writer.put(verdict)
         except ValueError as error:
-            raise RuntimeError(f"the verdict of candidate {index} cannot be written: {error}") from error
-        if written is Written.FENCED:
+            raise _unwritable(index, error) from error
+        self._see_to_outcomes()
+
+    def _see_to_outcomes(self) -> None:
+        """What follows from verdicts that were written, by whichever thread."""
+        refused: Exception | None = None
+        while (outcome := self._writer.next_outcome()) is not None:
+            verdict, came = outcome
+            if isinstance(came, Exception):
+                refused = refused or (_unwritable(verdict.index, came) if isinstance(came, ValueError) else came)
+            elif came is not Written.FENCED:
+                self._stands(verdict, mine=came is Written.ACCEPTED)
+        if self._writer.fenced:
             self._keeper.halt(Reason.FENCED)
             raise Fenced
+        if refused is not None:
+            raise refused
+
+    def _stands(self, verdict: Verdict, *, mine: bool) -> None:
+        """The candidate has its verdict: this one, where it is `mine`."""
+        index = verdict.index
         faults.reach("verdict_written")
-        if written is Written.ACCEPTED and self.sessions is not None:
+        if mine and self.sessions is not None:
             self.sessions.judged(index)
-        with self._guard:
-            self.judged.add(index)
-        if written is Written.ACCEPTED:
-            self._tell(verdict)
-        if written is Written.ACCEPTED and verdict.outcome in SUSPECT_OUTCOMES:
+        if mine:
+            answer_counts.count_verdict(self._tally, verdict)
+        if mine and verdict.outcome in SUSPECT_OUTCOMES:
             self._count(index, verdict.outcome, verdict.session_id)
         logs.emit(
             logs.CANDIDATE_GRADED,
@@ -311,6 +321,10 @@ class GroupWork:
             reward=verdict.reward,
             outcome=verdict.outcome,
         )
+
+    def _has_verdict(self, index: int) -> None:
+        with self._guard:
+            self.judged.add(index)
 
     def _is_last(self, index: int) -> bool:
         """Whether the batch may be answered with this verdict: every other stands, or is under way before it.
@@ -322,20 +336,6 @@ class GroupWork:
         with self._guard:
             self._writing.add(index)
             return not self.failed and len(self._writing) == len(self._batch.candidates)
-
-    def _tell(self, verdict: Verdict) -> None:
-        """Count a verdict that the queue took; then nobody else counts it."""
-        tally = self._tally
-        tally.add(metrics.CANDIDATES_GRADED, str(verdict.outcome))
-        if verdict.recovered != "none":
-            tally.add(metrics.CANDIDATES_RECOVERED, verdict.recovered)
-        for family, ms in (
-            (metrics.FORK_SECONDS, verdict.fork_time_ms),
-            (metrics.EXEC_SECONDS, verdict.exec_time_ms),
-            (metrics.JUDGE_SECONDS, verdict.judge_time_ms),
-        ):
-            if ms:  # else there was nothing to fork, to run or to judge
-                tally.observe(family, ms / 1000)
 
     def _about(self, index: int | None, session: str | None = None) -> dict[str, Any]:
         """What the log calls a candidate: its batch, its place, and the session that it ran in, or ran in last."""
@@ -383,3 +383,7 @@ class GroupWork:
             self._keeper.halt(Reason.FENCED)
             raise Fenced
         faults.reach("marked")
+
+
+def _unwritable(index: int, error: Exception) -> RuntimeError:
+    return RuntimeError(f"the verdict of candidate {index} cannot be written: {error}")

@@ -8,7 +8,7 @@ supervisors and janitors call is in `upkeep`, and reachable from here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from collimate_rl.protocol.model import Batch, Pairs, Reply, Step, Store, drop, look, put
@@ -237,17 +237,20 @@ def cases(store: Store, *, owner: str, fence: int, blob: bytes) -> Step:
     return replace(store, cases=blob), ("OK", blob)
 
 
-def verdict(store: Store, *, owner: str, fence: int, index: int, blob: bytes) -> Step:
-    """Writes one candidate's verdict, once and for all."""
-    if store.batch is None:
-        return store, ("FENCED",)
-    old = look(store.verdicts, index)
-    if old is not None:
-        return store, ("ACCEPTED" if old == blob else "STANDS",)
-    if not owns(store, owner, fence):
-        return store, ("FENCED",)
-    store = replace(store, verdicts=put(store.verdicts, index, blob), flight=drop(store.flight, index))
-    return change(store, errors=0), ("ACCEPTED",)
+def verdict(store: Store, *, owner: str, fence: int, verdicts: Sequence[tuple[int, bytes]]) -> Step:
+    """Writes verdicts, each once and for all."""
+    mine, words = owns(store, owner, fence), []
+    for index, blob in verdicts:
+        old = None if store.batch is None else look(store.verdicts, index)
+        if old is not None:
+            words.append("ACCEPTED" if old == blob else "STANDS")
+        elif not mine:
+            words.append("FENCED")
+        else:
+            store = replace(store, verdicts=put(store.verdicts, index, blob), flight=drop(store.flight, index))
+            store = change(store, errors=0)
+            words.append("ACCEPTED")
+    return store, tuple(words)
 
 
 def remember(store: Store, *, owner: str, fence: int, digest: str, blob: bytes, room: int) -> Step:

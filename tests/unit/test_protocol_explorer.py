@@ -70,7 +70,8 @@ def _verdict_of_anybody(store: Store, _k: str, owner: str, fence: int, index: in
     batch = store.batch
     if batch is None or batch.status.value != "running":
         return store, ("FENCED",)
-    return t.verdict(store, owner=batch.owner, fence=batch.fence, index=index, blob=b"%d under %d" % (index, fence))
+    verdicts = ((index, b"%d under %d" % (index, fence)),)
+    return t.verdict(store, owner=batch.owner, fence=batch.fence, verdicts=verdicts)
 
 
 def _verdict_overwritten(store: Store, k: str, owner: str, fence: int, index: int) -> Step:

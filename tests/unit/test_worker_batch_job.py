@@ -19,7 +19,7 @@ from collimate_rl.protocol import ResultStatus, keys
 from collimate_rl.queue.replies import Mode
 from tests.fixtures.queue_batches import lapse, overdue, passed, settle, state, take
 from tests.fixtures.scripted_grading import GOOD, Script, World, failing, scripted_world
-from worker.group_work import QueueCaseStore
+from worker.case_store import QueueCaseStore
 from worker.keeper import Fenced
 
 

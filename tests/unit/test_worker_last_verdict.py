@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-import worker.group_work
+import worker.verdict_writer
 from collimate_rl.errors import CollimateError
 from tests.fixtures.queue_batches import passed, state, take
 from tests.fixtures.scripted_grading import GOOD, World, failing, scripted_world
@@ -28,7 +28,8 @@ class Sent:
     def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         self.names: list[str] = []
         self.before: Callable[[str], None] = lambda _name: None
-        for where, name in ((world.queue, "verdict"), (world.queue, "publish"), (worker.group_work, "end_with")):
+        writer = worker.verdict_writer
+        for where, name in ((writer, "write_together"), (world.queue, "publish"), (writer, "end_with")):
             monkeypatch.setattr(where, name, self._noted(name, getattr(where, name)))
 
     def _noted(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -52,7 +53,7 @@ def sent(world: World, monkeypatch: pytest.MonkeyPatch) -> Sent:
 def test_the_last_verdict_and_the_answer_go_together(world: World, sent: Sent) -> None:
     k = world.put(k=3)
     assert world.ring(k) == "OK"
-    assert sent.names == ["verdict", "verdict", "end_with"]
+    assert sent.names == ["write_together", "write_together", "end_with"]
     assert world.codes(k) == [1.0] * 3
 
 
@@ -60,7 +61,7 @@ def test_a_batch_with_something_flagged_is_published_by_itself(world: World, sen
     k = world.put(k=2)
     world.script = failing(CollimateError("off", 400, "bad_request"), None)
     assert world.ring(k) == "OK"
-    assert sent.names == ["verdict", "publish"]
+    assert sent.names == ["write_together", "publish"]
     assert world.codes(k) == ["bad_request", 1.0]
 
 
@@ -84,13 +85,13 @@ def test_a_verdict_that_is_still_under_way_is_waited_for_before_the_answer(world
     begun = threading.Event()
 
     def hold_up(name: str) -> None:
-        if name == "verdict":
+        if name == "write_together":
             begun.set()
             assert ended.wait(60)
 
     sent.before, world.script = hold_up, script
     assert world.ring(k) == "OK"
-    assert sent.names == ["verdict", "end_with", "publish"]
+    assert sent.names == ["write_together", "end_with", "publish"]
     assert world.codes(k) == [1.0, 1.0]
 
 
