@@ -27,17 +27,17 @@ from tests.fixtures.sandboxd_wire import children
 ALL = "everything"
 _ALLOW = struct.pack("HBBI", 0x06, 0, 0, 0x7FFF0000)
 """A filter of one instruction: what is left of the layer is the call that installs it."""
-_NO_NETWORK = "FORK_FLAGS &= ~syscalls.CLONE_NEWNET\n"
-_NO_MOUNTS = "FORK_FLAGS &= ~syscalls.CLONE_NEWNS\nLayout.lay_out = lambda self: syscalls.bring_loopback_up()\n"
+_NO_NETWORK = "Networks.enter = lambda self: os.dup(self._own)\n"
+_NO_MOUNTS = "FORK_FLAGS &= ~syscalls.CLONE_NEWNS\nLayout.lay_out = lambda self: None\n"
 _NO_NAMES = "FORK_FLAGS &= ~(syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS)\n"
 _NONE_BUT_PIDS = "FORK_FLAGS = 0\nLayout.lay_out = lambda self: None\n"
-_NO_PIDS = {"syscalls.py": "def setns(fd, flags): pass\n"}
+_NO_PIDS = {"syscalls.py": "enter = setns\ndef setns(fd, flags): flags == CLONE_NEWPID or enter(fd, flags)\n"}
 _INSIDE: dict[str, dict[str, str]] = {
-    "network namespace": {"init.py": _NO_NETWORK},
+    "network namespace": {"networks.py": _NO_NETWORK},
     "mount namespace, /proc and tmpfs": {"init.py": _NO_MOUNTS},
     "IPC and UTS namespaces": {"init.py": _NO_NAMES},
     "pid namespace": _NO_PIDS,
-    "all namespaces of the fork": {"init.py": _NONE_BUT_PIDS, **_NO_PIDS},
+    "all namespaces of the fork": {"init.py": _NONE_BUT_PIDS, "networks.py": _NO_NETWORK, **_NO_PIDS},
 }
 """What is added to the ends of the files that run inside the jail."""
 _SECCOMP, _CGROUPS, _EVERY = "seccomp filters", "control groups", "all of these"

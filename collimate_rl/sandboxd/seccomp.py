@@ -2,11 +2,13 @@
 
 Refused with EPERM: what an honest candidate never calls and the kernel's attack surface is made of (mounting,
 tracing, modules, bpf, keyrings, handles to files, clocks, fresh namespaces …). Answered ENOSYS: clone3, since its
-flags lie in memory where a filter can't see them and C libraries then fall back to clone, whose flags it can see;
-and every number above the last one this table knows, x32 calls included. Sockets, pairs of them too, are limited to
-the local family, to TCP and UDP, and to netlink's routes: others, vsock above all, are not bound to a network
-namespace, and the mere question for a protocol has the host load its module. The limit on core files can't be
-changed, since it is what keeps a crash from starting a helper of the host. A foreign architecture is killed.
+flags lie in memory where a filter can't see them and C libraries then fall back to clone, whose flags it can see; and
+every number above the last one this table knows, x32 calls included. Sockets, pairs of them too, are limited to the
+local family, to TCP and UDP, and to netlink's routes: others, vsock above all, are not bound to a network namespace,
+and the mere question for a protocol has the host load its module. No socket joins a multicast group: what the kernel
+sends for a group that was left would come after the exec, in a network that is another's by then. The limit on core
+files can't be changed, since it is what keeps a crash from starting a helper of the host. A foreign architecture is
+killed.
 Tables: arch/x86/entry/syscalls/syscall_64.tbl and include/uapi/asm-generic/unistd.h of Linux 6.1.
 """
 
@@ -38,6 +40,8 @@ _LOCAL, _NETLINK, _INET_FAMILIES = 1, 16, (2, 10)
 _TYPE_MASK, _INET_TYPES, _INET_PROTOCOLS = 0xF, (1, 2, 3), (0, 6, 17)
 """SOCK_STREAM, SOCK_DGRAM and SOCK_RAW (which takes a capability); the family's own, TCP, UDP."""
 _NETLINK_ROUTE = 0
+_MEMBERSHIPS = {0: (35, 39, 41, 42, 46, 48), 41: (20, 27, 42, 46, 48)}
+"""By level, IPPROTO_IP and IPPROTO_IPV6: the options that join a group or an anycast address (linux/in.h, in6.h)."""
 _RLIMIT_CORE = 4
 _TERMINAL_REQUESTS = (0x5412, 0x541C)
 """TIOCSTI and TIOCLINUX type into a terminal."""
@@ -54,6 +58,7 @@ class Architecture:
     clone3: int
     socket: int
     socketpair: int
+    setsockopt: int
     ioctl: int
     setrlimit: int
     prlimit64: int
@@ -66,6 +71,7 @@ X86_64 = Architecture(
     clone3=435,
     socket=41,
     socketpair=53,
+    setsockopt=54,
     ioctl=16,
     setrlimit=160,
     prlimit64=302,
@@ -158,6 +164,7 @@ ARM64 = Architecture(
     clone3=435,
     socket=198,
     socketpair=199,
+    setsockopt=208,
     ioctl=29,
     setrlimit=164,
     prlimit64=261,
@@ -269,6 +276,11 @@ class _Program:
         self.emit(_RET, 0, 0, otherwise)
         self.emit(_RET, 0, 0, _ALLOW)
 
+    def answer_if_among(self, values: tuple[int, ...], action: int) -> None:
+        for value in values:
+            self.answer_if_equal(value, action)
+        self.emit(_RET, 0, 0, _ALLOW)
+
     def when(self, value: int, rules: _Program) -> None:
         """Rules of their own, each way through them ending in an answer, for when the accumulator has this value."""
         self.emit(_JEQ, 0, len(rules._instructions), value)
@@ -297,6 +309,7 @@ def _base(architecture: Architecture) -> bytes:
             program.answer_if_equal(number, _REFUSED)
     program.when(architecture.socket, _socket_rules())
     program.when(architecture.socketpair, _socketpair_rules())
+    program.when(architecture.setsockopt, _setsockopt_rules())
     program.when(architecture.setrlimit, _setrlimit_rules())
     program.when(architecture.prlimit64, _prlimit_rules())
     requests = len(_TERMINAL_REQUESTS)
@@ -335,6 +348,19 @@ def _socketpair_rules() -> _Program:
     rules = _Program()
     rules.emit(_LD, 0, 0, _ARG0)
     rules.allow_if_among((_LOCAL,), _ERRNO | errno.EAFNOSUPPORT)
+    return rules
+
+
+def _setsockopt_rules() -> _Program:
+    """Answered as by a kernel that has no interface for groups."""
+    rules = _Program()
+    rules.emit(_LD, 0, 0, _ARG1)
+    for level, options in _MEMBERSHIPS.items():
+        joining = _Program()
+        joining.emit(_LD, 0, 0, _ARG2)
+        joining.answer_if_among(options, _ERRNO | errno.ENODEV)
+        rules.when(level, joining)
+    rules.emit(_RET, 0, 0, _ALLOW)
     return rules
 
 

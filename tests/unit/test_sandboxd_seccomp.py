@@ -12,6 +12,7 @@ from collimate_rl.sandboxd.seccomp import ARCHITECTURES, ARM64, X86_64, Architec
 ALLOW, KILL = 0x7FFF0000, 0x80000000
 DONE = 0x00050000
 EPERM, ENOSYS, EAFNOSUPPORT = (DONE | number for number in (errno.EPERM, errno.ENOSYS, errno.EAFNOSUPPORT))
+ENODEV = DONE | errno.ENODEV
 ESOCKTNOSUPPORT, EPROTONOSUPPORT = DONE | errno.ESOCKTNOSUPPORT, DONE | errno.EPROTONOSUPPORT
 
 
@@ -60,7 +61,7 @@ def test_every_refused_call_is_refused(architecture: Architecture) -> None:
 def test_everything_else_is_allowed(architecture: Architecture) -> None:
     filters = build_filters(architecture)
     looked_into = {architecture.clone, architecture.clone3, architecture.socket, architecture.socketpair}
-    looked_into |= {architecture.ioctl, architecture.setrlimit, architecture.prlimit64}
+    looked_into |= {architecture.setsockopt, architecture.ioctl, architecture.setrlimit, architecture.prlimit64}
     for number in set(range(architecture.last + 1)) - set(architecture.refused.values()) - looked_into:
         assert decide(filters, architecture, number) == ALLOW, number
 
@@ -106,6 +107,16 @@ def test_netlink_is_for_routes(architecture: Architecture) -> None:
     for protocol in range(32):
         expected = EPROTONOSUPPORT if protocol else ALLOW
         assert decide(filters, architecture, architecture.socket, 16, 3, protocol) == expected
+
+
+def test_no_group_is_joined(architecture: Architecture) -> None:
+    """By number: IP_ADD_MEMBERSHIP, IP_ADD_SOURCE_MEMBERSHIP, IP_MSFILTER, the protocol-independent ones, IPV6_*."""
+    filters = build_filters(architecture)
+    joining = {0: {35, 39, 41, 42, 46, 48}, 41: {20, 27, 42, 46, 48}}
+    for level in range(300):
+        for option in range(80):
+            expected = ENODEV if option in joining.get(level, ()) else ALLOW
+            assert decide(filters, architecture, architecture.setsockopt, 3, level, option) == expected, (level, option)
 
 
 def test_the_limit_on_core_files_stays_and_can_be_asked_for(architecture: Architecture) -> None:

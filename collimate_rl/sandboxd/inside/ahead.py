@@ -82,25 +82,23 @@ class ForksAhead:
             taken.forget()
         return None
 
-    def add(self) -> Optional[Waiting]:
-        """Make one more; None when none could be made."""
+    def add(self) -> None:
+        """Make one more, if it can be made."""
         if time.monotonic() < self._not_before:
-            return None
+            return
         try:
             ours, theirs = socket.socketpair()
         except OSError:
             self._pause()
-            return None
+            return
         with theirs:
             try:
                 pid, pidfd, first = self._make(lambda: self._wait(theirs))
             except OSError:
                 ours.close()
                 self._pause()
-                return None
-        made = Waiting(pid, pidfd, first, ours)
-        self._waiting.append(made)
-        return made
+                return
+        self._waiting.append(Waiting(pid, pidfd, first, ours))
 
     def _wait(self, handover: socket.socket) -> NoReturn:
         """In the fork. It holds nothing of what the zygote has open meanwhile."""

@@ -21,7 +21,7 @@ from .files import receive_files
 from .ports import PortHelper
 
 FORK_FLAGS = syscalls.CLONE_NEWNS | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWNET
-"""What every fork has of its own, beside its pids."""
+"""What every fork has of its own, beside its pids. The network of a one-shot fork is made, or was, before it."""
 _QUIET_SCANS, _SCANS = 2, 8
 _NOT_STARTED = 126
 _OOM_SCORE, _ENTRY_OOM_SCORE = 400, 200
@@ -51,13 +51,12 @@ class Layout:
         return layout
 
     def lay_out(self) -> None:
-        """In a fork: mount them, and bring loopback up."""
+        """In a fork: mount them."""
         for arguments in self._mounts:
             syscalls.mount(*arguments)
         for copy, root in self._rebinds:
             os.makedirs(root, exist_ok=True)
             syscalls.mount(copy.encode(), root.encode(), b"none", syscalls.MS_BIND | syscalls.MS_REC)
-        syscalls.bring_loopback_up()
 
 
 def _wake_on_children() -> int:

@@ -26,11 +26,16 @@ from .files import receive_files
 from .forkhooks import DeferredHooks
 from .gaps import close_gaps
 from .holders import start_holders
+from .networks import Networks
 from .placeholders import PlaceholderSource
 from .rehearsal import rehearse
 
 _CONFESSION_S = 10
 _IN_FLIGHT = 16384
+_CHANNEL = 3
+"""The one descriptor that a session's init keeps."""
+_ONCE_FLAGS = init.FORK_FLAGS & ~syscalls.CLONE_NEWNET
+"""A one-shot fork finds its network made."""
 _ALWAYS = {
     # Not 0: a host's core_pattern that names a program has that started for a crash all the same, but for this 1
     # (core(5), fs/coredump.c). No file is written for it, and the filter lets nobody change it.
@@ -58,6 +63,20 @@ def main(control_fd: int, settings_fd: int, hooks: DeferredHooks) -> NoReturn:
     zygote.serve()
 
 
+class _Fork:
+    """What the zygote keeps of one until it has ended.
+
+    `channel` is where the exit code of a one-shot fork is to be reported, None as long as it waits for that. `first` is
+    the pidfd of its placeholder and `network` a descriptor of its network, both -1 for a session's.
+    """
+
+    __slots__ = ("channel", "first", "network", "pid")
+
+    def __init__(self, pid: int, first: int = -1, network: int = -1) -> None:
+        self.pid, self.first, self.network = pid, first, network
+        self.channel: socket.socket | None = None
+
+
 class Zygote:
     """The interpreter, warm, and the forks it has to report on."""
 
@@ -65,9 +84,8 @@ class Zygote:
         self._control = control
         self._workdir = settings["workdir"]
         self._layout = init.Layout(settings["tmpfs_bytes"], settings["workdir"], settings["rebinds"])
-        self._forks: dict[int, tuple[int, socket.socket | None, int]] = {}
-        """pidfd of a fork -> its pid, and for a one-shot one the channel on which its exit code is to be reported (None
-        as long as it waits for that) and the pidfd of its placeholder (else None and -1)"""
+        self._forks: dict[int, _Fork] = {}
+        """by their pidfds"""
         self._poll = select.poll()
         for name in settings["preload"]:
             importlib.import_module(name)
@@ -83,14 +101,16 @@ class Zygote:
         wanted = max(settings["max_fd"], _IN_FLIGHT)
         wanted = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        self._max_fd = wanted
         os.umask(0o022)
         syscalls.make_mounts_private()
         syscalls.forbid_new_privileges()
         syscalls.set_dumpable(False)
         self._own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY)
+        self._networks = Networks()
         self._execs = Execs(settings, hooks)
         self._ahead = ForksAhead(
-            make=self._clone_behind_placeholder, lay_out=self._lay_out, become=self._run_request, max_fd=wanted
+            make=self._fork_behind_placeholder, lay_out=self._lay_out, become=self._run_request, max_fd=wanted
         )
         # Every fork inherits this filter; what the zygote itself still needs is refused by a second one, per exec.
         syscalls.SeccompFilter(b64decode(settings["base_filter"])).install()
@@ -128,7 +148,7 @@ class Zygote:
         while True:
             events = self._poll.poll(self._ahead.quiet_ms())
             if not events:
-                self._fork_ahead()
+                self._ahead.add()
             for fd, _ in events:
                 if fd == control:
                     self._take_request()
@@ -154,17 +174,16 @@ class Zygote:
         except OSError as exc:
             # The daemon hears of it, or has given up on this fork already.
             _say(channel, {"error": str(exc)})
-            if all(owned is not channel for _, owned, _ in self._forks.values()):
+            if all(fork.channel is not channel for fork in self._forks.values()):
                 channel.close()
 
     def _fork_once(self, channel: socket.socket) -> None:
         waiting = self._ahead.take()
         if waiting is None:
-            pid, pidfd, first = self._clone_behind_placeholder(lambda: self._become_exec(channel))
-            self._watch(pidfd, pid, channel, first)
+            pid, pidfd, first = self._fork_behind_placeholder(lambda: self._become_exec(channel))
         else:
             pid, pidfd, first = waiting.pid, waiting.pidfd, waiting.first
-            self._forks[pidfd] = (pid, channel, first)
+        self._forks[pidfd].channel = channel
         try:
             if waiting is not None:
                 waiting.begin(channel)
@@ -174,56 +193,65 @@ class Zygote:
             syscalls.kill_by_pidfd(first)
             raise
 
-    def _clone_behind_placeholder(self, become: Callable[[], NoReturn]) -> tuple[int, int, int]:
+    def _fork_behind_placeholder(self, become: Callable[[], NoReturn]) -> tuple[int, int, int]:
         """A fork in fresh namespaces, its process 1 a placeholder: its pid, its pidfd, the placeholder's pidfd."""
         first = self._placeholders.take()
+        network = -1
         try:
-            syscalls.setns(first, syscalls.CLONE_NEWPID)
-            try:
-                pid, pidfd = syscalls.clone(init.FORK_FLAGS)
-            except OSError:
-                syscalls.setns(self._own_pids, syscalls.CLONE_NEWPID)
-                raise
+            network = self._networks.enter()
+            pid, pidfd = self._clone_behind(first, become)
         except OSError:
             syscalls.kill_by_pidfd(first)
             os.close(first)
+            if network >= 0:
+                os.close(network)
+            raise
+        self._watch(pidfd, _Fork(pid, first, network))
+        return pid, pidfd, first
+
+    def _clone_behind(self, first: int, become: Callable[[], NoReturn]) -> tuple[int, int]:
+        """Clone in the network that this process has entered, and leave that."""
+        try:
+            syscalls.setns(first, syscalls.CLONE_NEWPID)
+            pid, pidfd = syscalls.clone(_ONCE_FLAGS)
+        except OSError:
+            self._go_home()
             raise
         if pid == 0:
             become()
-        syscalls.setns(self._own_pids, syscalls.CLONE_NEWPID)
-        return pid, pidfd, first
+        self._go_home()
+        return pid, pidfd
 
-    def _fork_ahead(self) -> None:
-        made = self._ahead.add()
-        if made is not None:
-            self._watch(made.pidfd, made.pid, None, made.first)
+    def _go_home(self) -> None:
+        syscalls.setns(self._own_pids, syscalls.CLONE_NEWPID)
+        self._networks.leave()
 
     def _fork_session(self, channel: socket.socket) -> None:
         pid, pidfd = syscalls.clone(init.FORK_FLAGS | syscalls.CLONE_NEWPID)
         if pid == 0:
             self._become_init(channel)
-        self._watch(pidfd, pid, None, -1)
+        self._watch(pidfd, _Fork(pid))
         send_report(channel, {"forked": pid}, (pidfd, pidfd))
         channel.close()
 
-    def _watch(self, pidfd: int, pid: int, channel: socket.socket | None, first: int) -> None:
-        self._forks[pidfd] = (pid, channel, first)
+    def _watch(self, pidfd: int, fork: _Fork) -> None:
+        self._forks[pidfd] = fork
         self._poll.register(pidfd, select.POLLIN)
 
     def _report(self, pidfd: int) -> None:
-        pid, channel, first = self._forks.pop(pidfd)
+        fork = self._forks.pop(pidfd)
         self._poll.unregister(pidfd)
         self._ahead.lost(pidfd)
         os.close(pidfd)
-        _, status, used = os.wait4(pid, 0)
-        if channel is not None:
+        _, status, used = os.wait4(fork.pid, 0)
+        if fork.channel is not None:
             usage = (exit_code(status), status, used.ru_maxrss, int((used.ru_utime + used.ru_stime) * 1000))
-            if not _say_made(channel, b'{"exit_code":%d,"usage":[%d,%d,%d]}' % usage):
+            if not _say_made(fork.channel, b'{"exit_code":%d,"usage":[%d,%d,%d]}' % usage):
                 # Nor does the daemon know of its placeholder, maybe: it had no room for the descriptors, or no time.
-                syscalls.kill_by_pidfd(first)
-            channel.close()
-        if first >= 0:
-            os.close(first)
+                syscalls.kill_by_pidfd(fork.first)
+            fork.channel.close()
+        if fork.network >= 0:
+            self._networks.give_back(fork.network, fork.first)
 
     def _lay_out(self) -> None:
         os.setsid()
@@ -252,8 +280,11 @@ class Zygote:
 
     def _become_init(self, channel: socket.socket) -> NoReturn:
         try:
-            self._control.close()
+            # Of all that the zygote has open nothing may live on here.
+            syscalls.keep_one(channel.detach(), _CHANNEL, self._max_fd)
+            channel = socket.socket(fileno=_CHANNEL)
             self._lay_out()
+            syscalls.bring_loopback_up()
         except BaseException as exc:
             _confess(channel, exc)
         try:
