@@ -3,12 +3,11 @@
 Refused with EPERM: what an honest candidate never calls and the kernel's attack surface is made of (mounting,
 tracing, modules, bpf, keyrings, handles to files, clocks, fresh namespaces …). Answered ENOSYS: clone3, since its
 flags lie in memory where a filter can't see them and C libraries then fall back to clone, whose flags it can see; and
-every number above the last one this table knows, x32 calls included. Sockets, pairs of them too, are limited to the
+every number above the last one known here, those of x32 too. Sockets, pairs of them too, are limited to the
 local family, to TCP and UDP, and to netlink's routes: others, vsock above all, are not bound to a network namespace,
 and the mere question for a protocol has the host load its module. No socket joins a multicast group: what the kernel
 sends for a group that was left would come after the exec, in a network that is another's by then. The limit on core
-files can't be changed, since it is what keeps a crash from starting a helper of the host. A foreign architecture is
-killed.
+files can't be changed: it keeps a crash from starting a helper of the host. A foreign architecture is killed.
 Tables: arch/x86/entry/syscalls/syscall_64.tbl and include/uapi/asm-generic/unistd.h of Linux 6.1.
 """
 
