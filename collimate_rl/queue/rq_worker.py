@@ -71,6 +71,8 @@ class BellWorker(SimpleWorker):
         self._telling = threading.Lock()
         self._told: set[str] = set()
         """Executions that the server has perhaps been told of."""
+        self._unended: dict[str, tuple[Job, Execution]] = {}
+        """Those of whose end it has perhaps not been told."""
         self._spoke_at = self._looked_at = float("-inf")
         self.stop_signals = 0
         """How many stop signals have come. Written in a signal handler, so a plain number."""
@@ -115,6 +117,10 @@ class BellWorker(SimpleWorker):
         for ever, and asks no gate then.
         """
         if pipeline is None:
+            try:
+                self._tell_ended()
+            except (ConnectionError, TimeoutError):
+                pass  # with the next heartbeat, then, or when this worker parts
             t = time.monotonic()
             if t - self._spoke_at < SPEAK_EVERY_S:
                 return
@@ -128,6 +134,7 @@ class BellWorker(SimpleWorker):
 
     def teardown(self) -> None:
         try:
+            self._tell_ended()  # before rq strikes out the list by which a supervisor would
             super().teardown()  # type: ignore[no-untyped-call]
         except (ConnectionError, TimeoutError):
             if not self.stop_signals:
@@ -153,6 +160,7 @@ class BellWorker(SimpleWorker):
     def prepare_execution(self, job: Job) -> Execution:
         execution = Execution(uuid4().hex, job.id, self.connection, worker_name=self.name)
         self.executions[execution.id] = execution
+        self._unended[execution.id] = job, execution
         job.started_at, job.worker_name = now(), self.name
         if not self.starts_quietly:
             self.tell_started(job, execution)
@@ -197,7 +205,6 @@ class BellWorker(SimpleWorker):
         with self._telling:
             told = execution is None or execution.id in self._told
             if execution is not None:
-                self._told.discard(execution.id)
                 self.executions.pop(execution.id, None)
         if told:
             super().cleanup_execution(job, pipeline, execution)
@@ -225,7 +232,21 @@ class BellWorker(SimpleWorker):
             pipe.expire(job.key, job.result_ttl)
             self.cleanup_execution(job, pipeline=pipe, execution=execution)
             pipe.execute()
+        self._has_ended(execution)
         self.log.info("Successfully completed job %s on worker %s", job.id, self.name)
+
+    def _has_ended(self, execution: Execution) -> None:
+        self._unended.pop(execution.id, None)
+        self._told.discard(execution.id)
+
+    def _tell_ended(self) -> None:
+        """Of jobs whose end the server has perhaps not heard of, as connections broke then: rq tells it twice at most,
+        and goes on. To be called between jobs."""
+        for job, execution in list(self._unended.values()):
+            with self.connection.pipeline() as pipe:
+                self.cleanup_execution(job, pipeline=pipe, execution=execution)
+                pipe.execute()
+            self._has_ended(execution)
 
     def handle_execution_ended(self, job: Job, queue: Queue, heartbeat_ttl: int) -> None:
         job.ended_at = job.last_heartbeat = now()  # goes out with the rest of what rq writes at a job's end

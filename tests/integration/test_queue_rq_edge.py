@@ -133,6 +133,19 @@ def test_a_worker_killed_in_its_job_is_buried_and_cleared(queue: BatchQueue, red
     assert (result.rewards(), result.attempts, result.worker) == ([1.0, 1.0], 2, "w2")
 
 
+@pytest.mark.parametrize(("mode", "cuts"), [("cut", b"1"), ("cut-twice", b"2")])
+def test_rq_hears_of_a_jobs_end_though_connections_break_then(
+    queue: BatchQueue, redis_url: str, mode: str, cuts: bytes
+) -> None:
+    k = put(queue, make_batch())
+    with worker(redis_url, "w1", mode) as process:
+        until(lambda: queue.client.get("test:cut") == cuts)
+        until(lambda: not [*queue.client.scan_iter("rq:execution*"), *queue.client.scan_iter("rq:worker:*:executions")])
+        assert queue.client.zcard("rq:wip:grade") == queue.client.llen(keys.rq_intermediate("grade")) == 0
+        assert process.poll() is None
+    assert queue.result(k) is not None
+
+
 def test_clearing_survives_job_hashes_that_have_vanished(queue: BatchQueue, redis_url: str) -> None:
     k = put(queue, make_batch())
     with worker(redis_url, "w1", "die") as process:
