@@ -194,8 +194,8 @@ class BellQueue(Queue):
 
 
 def clear_worker(connection: Redis, queue: str, name: str, *, k: str | None = None) -> list[str]:
-    """Clears what rq keeps of a worker whose process is gone: its executions, its registration, and the bell of the
-    batch `k` that it owned, of which rq had perhaps not been told.
+    """Clears what rq keeps of a worker whose process is gone: its executions, its registration, and bells of which rq
+    had perhaps not been told: of the batch `k` that it owned, and of batches that are answered, as its last one may be.
 
     Returns the ids of the jobs that it was at. rq's own `job.delete()` is no way: after a crash it raises, since an
     execution's hash expires before its entry. To be called after `BatchQueue.bury`.
@@ -203,13 +203,20 @@ def clear_worker(connection: Redis, queue: str, name: str, *, k: str | None = No
     executions_key = f"rq:worker:{name}:executions"
     found: list[str] = []
     with connection.pipeline() as pipe:
-        for entry in connection.lrange(keys.rq_intermediate(queue), 0, -1) if k is not None else ():
+        for entry in connection.lrange(keys.rq_intermediate(queue), 0, -1):
             job_id = raw(entry).decode("utf-8", "replace")
-            if keys.k_of_job(job_id) == k:
-                # Should another process be at a second bell of this batch, it takes it off itself, and finds it gone.
+            rung = keys.k_of_job(job_id)
+            if rung is None:
+                continue
+            # Should another process be at a bell of this batch, it takes it off itself, and finds it gone.
+            if rung == k:
                 found.append(job_id)
                 pipe.lrem(keys.rq_intermediate(queue), 0, job_id)
                 pipe.delete(keys.rq_job(job_id))
+            elif connection.exists(keys.BatchKeys(rung).done):
+                found.append(job_id)
+                pipe.lrem(keys.rq_intermediate(queue), 0, job_id)
+                pipe.expire(keys.rq_job(job_id), RESULT_TTL_S)
         for entry in connection.smembers(executions_key):
             named = text(entry)
             if named.count(":") != 1:  # no entry of rq's; it goes with the rest

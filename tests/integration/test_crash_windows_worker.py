@@ -14,7 +14,8 @@ import pytest
 
 from collimate_rl.client import CollimateClient
 from collimate_rl.protocol import ResultStatus, keys
-from tests.fixtures.crashes import Faults, Requests, StartFaulty, check_nothing_stayed
+from tests.fixtures.crashes import UNHURRIED, Faults, Requests, StartFaulty, check_nothing_stayed
+from tests.fixtures.leftovers import check_nothing_is_left
 from tests.fixtures.recovery import ledger, sessions_of
 from tests.fixtures.worker_batches import RIGHT, SPEC, WRONG, Audit, slow
 from tests.fixtures.worker_nodes import until
@@ -74,7 +75,6 @@ WINDOWS = [
     # With every verdict written nothing is left to run: whoever buries the owner answers the batch.
     Window(plan="all_judged=kill", losses="", attempts=1, judged_by=(1, 1)),
     Window(plan="verdict_written=kill@2", recovery="rerun", losses="", attempts=1, judged_by=(1, 1)),
-    Window(plan="published=kill", losses="", attempts=1, judged_by=(1, 1)),
 ]  # fmt: skip
 
 
@@ -102,11 +102,31 @@ def test_a_worker_killed_there_costs_no_answer(
     assert requests_to.execs == window.execs
     if window.reaped:
         started.wait_for("session_reaped", count=window.reaped, k=k)
-    # The next worker takes a dead one's bell off rq's lists; a node that stops before leaves that to the next to start.
-    check_nothing_stayed(audit)
     assert started.stop() == 0
     assert started.events("batch_error") == started.events("loop_failed") == []
     assert audit.rewards(k) == [1.0, 0.0]
+    check_nothing_stayed(audit)
+
+
+def test_a_worker_killed_right_after_its_answer_leaves_no_bell(
+    faulty: StartFaulty, faults: Faults, requests_to: Requests, audit: Audit, daemon: CollimateClient
+) -> None:
+    """Whoever buries it takes its bell off rq's lists: the janitor looks again only after the test."""
+    started = faulty("published=kill", timing=UNHURRIED.replace("look_ms=500", "look_ms=90000"))
+    k = audit.submit([RIGHT, WRONG])
+    faults.killed("published")
+    [end] = started.wait_for("process_ended", code=-signal.SIGKILL)
+    [burial] = started.wait_for("buried", buried=end["ended"])
+    assert (burial["reply"], burial["bells"]) == ("NONE", str([f"{k}-1"]))
+    result = audit.result(k)
+    assert [(v.reward, v.infra_error, v.attempt, v.recovered) for v in result.results] == [
+        (1.0, False, 1, "none"),
+        (0.0, False, 1, "none"),
+    ]
+    assert (audit.state(k, "losses"), result.attempts, requests_to.execs) == ("", 1, 2)
+    assert started.stop() == 0
+    audit.check_each_answered_once()
+    check_nothing_is_left(audit.queue.client)
 
 
 def test_a_worker_killed_when_rq_hears_of_its_job(

@@ -32,7 +32,7 @@ from collimate_rl.queue.rq_edge import (
     listed_batches,
 )
 from collimate_rl.queue.server import LocalRedis
-from tests.fixtures.queue_batches import bells, lapse, make_batch, put, settle, take, warp
+from tests.fixtures.queue_batches import bells, lapse, make_batch, passed, put, settle, take, warp
 
 ROOT = Path(__file__).parents[2]
 WAIT_S = 60.0
@@ -131,6 +131,22 @@ def test_a_worker_killed_in_its_job_is_buried_and_cleared(queue: BatchQueue, red
     result = queue.result(k)
     assert result is not None
     assert (result.rewards(), result.attempts, result.worker) == ([1.0, 1.0], 2, "w2")
+
+
+def test_a_dead_worker_is_cleared_of_bells_that_were_answered_alone(queue: BatchQueue) -> None:
+    client = queue.client
+    ks = [put(queue, make_batch()) for _ in range(3)]
+    answered, owned, waiting = ks
+    for _ in ks:
+        client.lmove(keys.rq_queue("grade"), keys.rq_intermediate("grade"))
+    client.rpush(keys.rq_intermediate("grade"), "no-bell-of-ours")
+    grant = take(queue, answered, "o", "w1", "n1")
+    for index in range(2):
+        queue.verdict(grant.hold, passed(index))
+    queue.publish(grant.hold)
+    assert clear_worker(client, "grade", "w1", k=owned) == [f"{answered}-1", f"{owned}-1"]
+    assert set(client.lrange(keys.rq_intermediate("grade"), 0, -1)) == {f"{waiting}-1".encode(), b"no-bell-of-ours"}
+    assert [client.ttl(keys.rq_job(f"{k}-1")) > 60 for k in ks] == [False, False, True]
 
 
 @pytest.mark.parametrize(("mode", "cuts"), [("cut", b"1"), ("cut-twice", b"2")])
