@@ -13,6 +13,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
+from collimate_rl._variables import warn_once
 from collimate_rl.sandboxd.backend import IsolationUnavailable
 from collimate_rl.sandboxd.check import check
 from collimate_rl.sandboxd.config import DEFAULT_CATALOG, ISOLATIONS, SOCKET_MODES, DaemonConfig, Limits, Template
@@ -135,6 +136,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = _parser().parse_args(argv)
     logging.basicConfig(level=arguments.log_level.upper(), stream=sys.stderr, format="%(levelname)s %(message)s")
+    warn_once()
     try:
         config = _config(arguments)
         daemon = Daemon(config)

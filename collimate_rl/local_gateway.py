@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
+from collimate_rl._variables import warn_once
 from collimate_rl.errors import CollimateError
 from collimate_rl.localgateway.gateway import Gateway, GatewayConfig
 from collimate_rl.localgateway.keys import Key, make_key, parse_key
@@ -77,6 +78,7 @@ def main(argv: Sequence[str] | None = None, *, meanwhile: Callable[[], int] | No
     """Serve until SIGTERM or SIGINT, or until `meanwhile` returns; every sandbox is ended then. The exit status."""
     arguments = parser().parse_args(argv)
     logging.basicConfig(level=arguments.log_level.upper(), stream=sys.stderr, format="%(levelname)s %(message)s")
+    warn_once()
     try:
         gateway = LocalGateway(**_settings(arguments))
     except ValueError as exc:

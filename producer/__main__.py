@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import BinaryIO
 
+from collimate_rl._variables import warn_once
 from collimate_rl.errors import CollimateError
 from collimate_rl.protocol.codes import SEED_MODES
 
@@ -70,6 +71,7 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit code."""
     options = parser().parse_args(argv)
+    warn_once(lambda told: print(f"producer: {told}", file=sys.stderr))
     if not options.redis_url:
         return _refuse("no Redis server is named: give --redis-url or set COLLIMATE_REDIS_URL")
     defaults = Defaults(

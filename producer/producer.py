@@ -17,6 +17,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Protocol
 
+from collimate_rl._variables import warn_once
 from collimate_rl.errors import BatchConflict, BatchGone, QueueError, QueueFull, RunMisconfigured
 from collimate_rl.protocol import GradeBatch, Timing, batch_key, check_name, content_hash, resubmission_id
 from collimate_rl.protocol.bounds import DEFAULT_DEADLINE_S
@@ -101,6 +102,7 @@ class Producer:
         with self._opening:
             self._check_usable()
             if self._reader is None:
+                warn_once()
                 check_server(self.queue.client)
                 self._take_name()
                 self._serving = look(self.queue)

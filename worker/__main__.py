@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 
+from collimate_rl._variables import warn_once
 from collimate_rl.protocol.bounds import mask_secrets
 from worker import logs
 from worker.options import SERVING, read
@@ -18,6 +19,8 @@ from worker.settings import Loaded, WorkerSettings, load, parse_timing
 from worker.signals import STOP_SIGNALS
 
 EXIT_REFUSED = 2
+LOGGING = ("run", "janitor")
+"""Commands whose words for people are events of a log."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -36,6 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"worker: {error}", file=sys.stderr)
         return EXIT_REFUSED
     settings = loaded.settings
+    if arguments.command not in LOGGING:
+        warn_once(lambda told: print(f"worker: {told}", file=sys.stderr))
     if arguments.command == "config":
         print_config(loaded)
         return 0
@@ -65,6 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_REFUSED
     logs.configure(settings.log_format, settings.log_level, node=settings.node)
     logs.take_uncaught()
+    warn_once()
     if arguments.command == "janitor":
         return run_janitor(settings, once=arguments.once, dry_run=arguments.dry_run)
     with importing():

@@ -16,6 +16,7 @@ from pathlib import Path
 from redis import Redis
 from redis.exceptions import RedisError
 
+from collimate_rl._variables import warn_once
 from collimate_rl.errors import CollimateError, QueueError, RedisUnavailable
 from collimate_rl.protocol.bounds import mask_secrets
 from collimate_rl.queue.batches import BatchQueue
@@ -78,6 +79,7 @@ class PlainLife:
         """Before the first job. Ends the process where the server is away (1) or would lose batches (2)."""
         settings = self._settings
         logs.configure(settings.log_format, settings.log_level, rq=False, node=settings.node, worker=self._worker)
+        warn_once()
         try:
             title = check_server(self._queue.client)
         except RedisUnavailable as error:

@@ -22,10 +22,12 @@ def main() -> None:
             file=sys.stderr,
         )
         raise SystemExit(2)
+    from collimate_rl._variables import warn_once
     from collimate_rl.cli.app import app
 
     for stream in (sys.stdout, sys.stderr):
         # Names and messages come from files and servers, and may hold what the terminal's encoding cannot say.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    warn_once(lambda told: print(f"collimate: {told}", file=sys.stderr))
     app()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Final, Protocol
 
+from collimate_rl._variables import warn_once
 from collimate_rl.grading.inline import InlineGrader
 from collimate_rl.hooks.forks import ForkLock
 from collimate_rl.transport import SessionClient, connect
@@ -43,6 +44,7 @@ def inline_client(settings: Endpoint) -> SessionClient:
     key = _where(settings)
     with _lock:
         if key not in _clients:
+            warn_once()
             _clients[key] = connect(settings.base_url, api_key=settings.api_key)
         return _clients[key]
 
