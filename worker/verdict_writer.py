@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from collimate_rl.errors import QueueError, RedisUnavailable
 from collimate_rl.protocol import Verdict
+from collimate_rl.queue import faults
 from collimate_rl.queue.batches import BatchQueue
 from collimate_rl.queue.endings import Packed, end_with, write_together
 from collimate_rl.queue.replies import Hold, PublishReply, Written
@@ -69,6 +70,8 @@ class VerdictWriter:
             self._came([packed], self._sent([packed]))
         elif self._add(packed):
             self.flush()
+        else:
+            faults.reach("verdict_waits")
 
     def end(self, verdict: Verdict) -> PublishReply | None:
         """Write a batch's last verdict and all that wait, and ask for the answer; None where one can't be written."""

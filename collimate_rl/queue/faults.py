@@ -35,6 +35,7 @@ POINTS: Mapping[str, str] = {
     "cases_made": "a judge's fork has made the cases, and they are not stored",
     "cases_stored": "the cases are stored, and no candidate ran on them",
     "graded": "a candidate is graded, and its verdict not written",
+    "verdict_waits": "a verdict waits for others, to be written with them",
     "verdict_written": "a verdict was accepted, and its session not deleted",
     # the end of a batch
     "all_judged": "every verdict is written, and the batch not published",
