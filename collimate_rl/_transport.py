@@ -143,6 +143,7 @@ class Sender:
         if answer.status >= 400:
             error = self._refusal(answer, self.address)
             error.retry_after_s = retry_after_s(answer.headers.get("retry-after"))
+            error.answer = _refused_with(answer)
             raise error
         if not 200 <= answer.status < 300:
             where = answer.headers.get("location", "")[:200]
@@ -158,16 +159,21 @@ class Sender:
             ) from exc
 
 
+def _refused_with(answer: Answer) -> dict[str, Any] | None:
+    """The body of a refusal; None where it is no JSON object."""
+    try:
+        body = json.loads(answer.body)
+    except (ValueError, RecursionError):
+        return None
+    return body if isinstance(body, dict) else None
+
+
 def refusal_fields(answer: Answer) -> tuple[str, str | None]:
     """What a refusal says and its code: the gateway's `{code, message}`, or the daemon's `{error, error_code}`.
 
     The text is the server's own, word for word, cut at 4,096 characters; of a body that is neither, its beginning.
     """
-    try:
-        body = json.loads(answer.body)
-    except (ValueError, RecursionError):
-        body = None
-    fields = body if isinstance(body, dict) else {}
+    fields = _refused_with(answer) or {}
     code = fields.get("error_code", fields.get("code"))
     text = fields.get("error", fields.get("message"))
     if not isinstance(code, str):

@@ -30,6 +30,7 @@ Arguments that are wrong in themselves are plain `ValueError`s; a wait that ran 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 RETRYABLE_BEFORE_WORK = frozenset({"at_capacity", "session_bringup_failed", "draining"})
@@ -59,7 +60,8 @@ MISCONFIGURED = frozenset(
 class CollimateError(Exception):
     """The backend, the wire or the product failed; `error_code` is the wire's code where there was one.
 
-    `retry_after_s` is set where the answer said when to come again (Retry-After).
+    `retry_after_s` is set where the answer said when to come again (Retry-After). `answer` is the whole of a refusal,
+    where that was a JSON object: a daemon whose health fails says there what it has.
     """
 
     def __init__(self, message: str, status: int | None = None, error_code: str | None = None) -> None:
@@ -68,6 +70,7 @@ class CollimateError(Exception):
         self.status = status
         self.error_code = error_code
         self.retry_after_s: float | None = None
+        self.answer: Mapping[str, Any] | None = None
 
     @property
     def is_infra(self) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from collimate_rl.errors import CollimateDrainingError, CollimateError
@@ -108,8 +108,18 @@ GATEWAY_UP = BackendState(up=True, capabilities=frozenset({"label"}))
 """A gateway whose health answers: what it knows of templates and rooms is asked for when it is needed."""
 
 
+def remembering(state: BackendState, before: BackendState | None) -> BackendState:
+    """`state`, with the templates of the look before where a daemon that is away, or fails as a whole for a moment, can
+    name none."""
+    if before is None or state.templates or (state.templates is not None and (state.up or not before.templates)):
+        return state
+    return replace(state, templates=before.templates, failed=state.failed or before.failed)
+
+
 def _down(error: CollimateError) -> BackendState:
-    return BackendState(
+    """A daemon whose health fails says all the same which templates it has, and which it could not bring up."""
+    return replace(
+        _state(error.answer or {}),
         up=False,
         reason=str(error),
         draining=isinstance(error, CollimateDrainingError),

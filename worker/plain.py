@@ -24,7 +24,7 @@ from collimate_rl.queue.clients import normal_url
 from collimate_rl.queue.rq_edge import clear_worker
 from collimate_rl.queue.server_check import check_server
 from worker import logs
-from worker.backend import Backend, BackendState
+from worker.backend import Backend, BackendState, remembering
 from worker.names import worker_name
 from worker.periodic import Periodic
 from worker.process import ProcessId
@@ -133,9 +133,10 @@ class PlainLife:
 
     def _look(self) -> None:
         try:
-            self._state = self._backend.look()
+            state = self._backend.look()
         except CollimateError as error:
-            self._state = BackendState(up=False, reason=error.message)
+            state = BackendState(up=False, reason=error.message)
+        self._state = remembering(state, self._state)
 
 
 def bury_dead(queue: BatchQueue, rq_client: Redis, node: str, *, home: bool) -> list[str]:

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 
 from redis import Redis
 
@@ -24,7 +23,7 @@ from collimate_rl.queue.clients import connect_commands, connect_rq
 from collimate_rl.queue.replies import Buried
 from collimate_rl.queue.server_check import check_server
 from worker import logs, metrics
-from worker.backend import Backend, BackendState, is_this_nodes
+from worker.backend import Backend, BackendState, is_this_nodes, remembering
 from worker.child import EXIT_CUT_OFF, EXIT_REFUSED
 from worker.children import Children, Ended
 from worker.intake import UNISOLATED
@@ -353,11 +352,7 @@ class Supervisor:
         self._janitor.round()
 
     def _look(self) -> None:
-        state = self._backend.look()
-        if state.templates is None and self._state is not None:
-            # A daemon that is away for a moment has the templates that it had.
-            state = replace(state, templates=self._state.templates, failed=self._state.failed)
-        self._state = state
+        self._state = state = remembering(self._backend.look(), self._state)
         if state.draining and self._pause is not None:
             # Nobody may be told of it where every process waits for a running exec: after that the daemon is gone.
             template = state.templates[0] if state.templates else None

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,20 +16,23 @@ from click.testing import CliRunner
 
 from collimate_rl.cli.app import app
 from collimate_rl.errors import RunMisconfigured, Ungraded
+from collimate_rl.sandboxd.config import DEFAULT_CATALOG
 from producer import Producer
+from tests.fixtures.process_tree import descendants
 from tests.fixtures.sandbox_daemon import NoIsolation, RunningDaemon, start_daemon
 from tests.fixtures.worker_nodes import Node, until
+from worker.backend import Backend, remembering
+from worker.pulse import heartbeat
+from worker.settings import WorkerSettings
 
 SPEC = {"type": "unit_test", "tests": [{"input": 1, "expected": 2}]}
 RIGHT = "def solve(x):\n    return x + 1\n"
 WHY = "ModuleNotFoundError: No module named 'nowhere_to_be_found'"
 
 
-@pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[RunningDaemon]:
-    """One that has `py`, and a template that does not come up."""
-    config = tmp_path / "collimate.toml"
-    config.write_text('[templates.broken]\npreload = ["nowhere_to_be_found"]\n')
+@contextmanager
+def serving(config: Path, tables: str) -> Iterator[RunningDaemon]:
+    config.write_text(tables)
     try:
         made = start_daemon("--isolation", "namespaces", "--config", str(config))
     except NoIsolation as error:
@@ -34,6 +41,27 @@ def daemon(tmp_path: Path) -> Iterator[RunningDaemon]:
     if made.process.poll() is None:
         made.stop()
     shutil.rmtree(made.folder, ignore_errors=True)
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[RunningDaemon]:
+    """One that has `py`, and a template that does not come up."""
+    with serving(tmp_path / "collimate.toml", '[templates.broken]\npreload = ["nowhere_to_be_found"]\n') as made:
+        yield made
+
+
+@pytest.fixture
+def dead(tmp_path: Path) -> Iterator[RunningDaemon]:
+    """One that has lost every template since it came up: a directory that they all need is gone."""
+    data = tmp_path / "data"
+    data.mkdir(mode=0o755)
+    tables = "".join(f'[templates.{name}]\ndata = {{ "/data" = "{data}" }}\n' for name in DEFAULT_CATALOG)
+    with serving(tmp_path / "dead.toml", tables) as made:
+        data.rmdir()
+        for pid in descendants(made.pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        yield made
 
 
 def test_a_template_that_failed_and_a_daemon_that_is_away_are_told_to_whoever_asks(
@@ -66,3 +94,19 @@ def test_a_template_that_failed_and_a_daemon_that_is_away_are_told_to_whoever_as
         result.rewards()
     shown = CliRunner().invoke(app, ["trace", "told/late", "--redis", redis_url])
     assert str(result.results[1].detail) in shown.stdout
+
+
+def test_a_daemon_that_lost_every_template_is_told_to_whoever_submits(dead: RunningDaemon, redis_url: str) -> None:
+    backend = Backend(f"unix:{dead.socket_path}")
+    state = until(lambda: (found := backend.look()).templates == () and found, "it has templates")
+    assert (state.up, set(state.failed)) == (False, set(DEFAULT_CATALOG))
+    settings = WorkerSettings(node="n1", backend=f"unix:{dead.socket_path}")
+    with Producer(redis_url, run="told") as producer:
+        producer.queue.beat("n1", heartbeat(settings, state, 1))
+        with pytest.raises(RunMisconfigured, match=r"on node n1 it failed: .*there is no directory.*there are: none"):
+            producer.submit(template="py", candidates=[RIGHT], spec=SPEC)
+        # Where it had them before, it may get them back: whoever submits is told, and waits.
+        before = replace(state, up=True, templates=("py",), failed={})
+        producer.queue.beat("n1", heartbeat(settings, remembering(state, before), 1))
+        producer.submit(template="py", candidates=[RIGHT], spec=SPEC)
+        assert "there is no directory" in str(producer.unserved)

@@ -11,7 +11,7 @@ import pytest
 
 from collimate_rl.errors import AmbiguousError, CollimateDrainingError, CollimateError, UnreachableError
 from collimate_rl.protocol.bounds import MAX_LINE_BYTES
-from worker.backend import MAX_FAILED, NOT_A_TEMPLATE, PROBE_LABEL, Backend, BackendState
+from worker.backend import MAX_FAILED, NOT_A_TEMPLATE, PROBE_LABEL, Backend, BackendState, remembering
 from worker.intake import TRY_ANYWAY_S, Intake
 from worker.pause import NodePause, pause_file
 
@@ -187,6 +187,27 @@ def test_a_healthy_daemon_is_probed_by_a_fork_that_is_deleted() -> None:
     assert len(state.failed["t00"]) <= MAX_LINE_BYTES
     _, labelling = state_of({**health, "capabilities": ["label"]}, {"session_id": "s1"})
     assert labelling.labels == [PROBE_LABEL]
+
+
+def test_a_daemon_whose_health_fails_says_all_the_same_what_it_has() -> None:
+    told = {"status": "failing", "templates": [], "failed_templates": {"py": "no module"}, "isolation": "namespaces"}
+    failing = CollimateError("no template could be brought up", 503, "session_bringup_failed")
+    failing.answer = told
+    state, _ = state_of(failing)
+    assert (state.up, state.templates, state.failed) == (False, (), {"py": "no module"})
+    assert (state.reason, state.isolation) == ("no template could be brought up", "namespaces")
+    assert state_of(CollimateError("no health", 503))[0].templates is None
+
+
+def test_templates_of_the_look_before_stand_while_a_daemon_names_none() -> None:
+    had = BackendState(up=True, templates=("py", "numpy"), failed={"go": "no"})
+    away, failing = BackendState(up=False), BackendState(up=False, templates=(), failed={"py": "no memory"})
+    assert remembering(away, had) == BackendState(up=False, templates=had.templates, failed=had.failed)
+    assert remembering(failing, had) == BackendState(up=False, templates=had.templates, failed=failing.failed)
+    less = BackendState(up=True, templates=())
+    for state, before in ((away, None), (failing, None), (failing, away), (less, had), (had, failing)):
+        assert remembering(state, before) == state
+    assert remembering(away, failing) == failing
 
 
 def test_a_fork_that_fails_is_down_whatever_health_says() -> None:
