@@ -27,6 +27,7 @@ _BIND_NOW = "LD_BIND_NOW"
 """Has the dynamic linker look everything up before there are forks, each of which would do it again."""
 _BOOT = (
     f"import os, sys; del os.environ[{_BIND_NOW!r}]; sys.path.insert(0, {GUEST_FOLDER!r}); "
+    "from inside.arenas import claim_arenas; claim_arenas(); "
     "from inside.forkhooks import DeferredHooks; hooks = DeferredHooks(); "
     "from inside.zygote import main; main(int(sys.argv[1]), int(sys.argv[2]), hooks)"
 )

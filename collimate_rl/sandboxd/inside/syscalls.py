@@ -29,6 +29,7 @@ _PIDFD_SEND_SIGNAL, _CLOSE_RANGE = 424, 436
 """The same numbers on every architecture."""
 _PLACEHOLDER_STACK = 16384
 _M_MMAP_THRESHOLD, _M_ARENA_MAX, _LARGE_BYTES = -3, -8, 128 << 10
+_MADV_COLLAPSE = 25
 
 # PyDLL keeps the GIL: between PyOS_BeforeFork and its counterparts nothing else may run.
 _libc = ctypes.PyDLL(None, use_errno=True)
@@ -141,6 +142,22 @@ def keep_no_heap() -> None:
     if adjust is not None:
         adjust(_M_MMAP_THRESHOLD, _LARGE_BYTES)
         adjust(_M_ARENA_MAX, 1)
+
+
+def part_in_use(place: int, length: int) -> float:
+    """The part of so many bytes of this process's memory that has pages; 0.0 where the kernel does not say."""
+    pages = length // mmap.PAGESIZE
+    told = ctypes.create_string_buffer(max(pages, 1))
+    if not pages or _libc.mincore(ctypes.c_void_p(place), ctypes.c_size_t(length), told) != 0:
+        return 0.0
+    return sum(each & 1 for each in told.raw) / pages
+
+
+def make_large(place: int, length: int) -> bool:
+    """Have one large page there instead of small ones, with what they hold; False where there is none to be had."""
+    # Linux 6.1 and later, whatever it does by itself.
+    advice = ctypes.c_int(_MADV_COLLAPSE)
+    return int(_libc.madvise(ctypes.c_void_p(place), ctypes.c_size_t(length), advice)) == 0
 
 
 def unshare(flags: int) -> None:

@@ -26,6 +26,7 @@ from .files import receive_files
 from .forkhooks import DeferredHooks
 from .gaps import close_gaps
 from .holders import start_holders
+from .largepages import use_large_pages
 from .networks import Networks
 from .placeholders import PlaceholderSource
 from .rehearsal import rehearse
@@ -124,6 +125,7 @@ class Zygote:
         gc.collect()
         syscalls.trim_heap()
         close_gaps()
+        use_large_pages()
         gc.freeze()
         gc.disable()
         # After that: what it shares with this process stays shared.

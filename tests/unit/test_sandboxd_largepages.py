@@ -1,0 +1,91 @@
+"""The warm interpreter's memory in one piece, and in large pages where the kernel has some."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from collimate_rl import sandboxd
+
+SCRIPT = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from inside.arenas import claim_arenas
+
+claim_arenas()
+
+import ctypes, json, mmap, re
+from inside import syscalls
+from inside.largepages import use_large_pages
+
+LARGE = 2 << 20
+
+
+def large():
+    with open("/proc/self/smaps") as lines:
+        return sum(int(kib) for kib in re.findall(r"AnonHugePages: +([0-9]+) kB", lines.read()))
+
+
+def offered():
+    piece = mmap.mmap(-1, 2 * LARGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    piece.write(b"x" * 2 * LARGE)
+    place = ctypes.addressof(ctypes.c_char.from_buffer(piece))
+    return syscalls.make_large(-(-place // LARGE) * LARGE, LARGE)
+
+
+def piece_of(thing):
+    with open("/proc/self/maps") as lines:
+        for line in lines:
+            begin, end = (int(number, 16) for number in line.split()[0].split("-"))
+            if begin <= id(thing) < end:
+                return begin
+
+
+made = [b"%0400d" % number for number in range(5000)]
+import _decimal
+made += [b"%0400d" % number for number in range(5000, 10000)]
+pieces = [piece_of(each) for each in made[::100]]
+together = max(map(pieces.count, pieces))
+offers = offered() if sys.argv[2] == "kernel" else False
+if sys.argv[2] == "refuses":
+    syscalls._libc.madvise = lambda *_: -1
+if sys.argv[2] == "knows nothing":
+    syscalls._libc.mincore = lambda *_: -1
+before = large()
+use_large_pages()
+same = made == [b"%0400d" % number for number in range(10000)]
+print(json.dumps({"together": together, "offers": offers, "gained": large() - before, "same": same}))
+"""
+
+
+def ran(how: str, cwd: Path) -> dict[str, int]:
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(Path(sandboxd.__file__).parent), how],
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=cwd,
+    )
+    assert done.returncode == 0, done.stderr
+    told: dict[str, int] = json.loads(done.stdout)
+    return told
+
+
+def test_what_is_in_use_lies_in_one_piece_and_in_large_pages_where_there_are_some(tmp_path: Path) -> None:
+    told = ran("kernel", tmp_path)
+    assert told["same"]
+    # Some may lie where the interpreter had room before.
+    assert told["together"] >= 80
+    assert (told["gained"] > 0) == told["offers"]
+
+
+@pytest.mark.parametrize("how", ["refuses", "knows nothing"])
+def test_a_kernel_without_them_changes_nothing(tmp_path: Path, how: str) -> None:
+    told = ran(how, tmp_path)
+    assert (told["same"], told["gained"]) == (True, 0)
