@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from collimate_rl.errors import CollimateError
 
@@ -54,22 +53,16 @@ class Admission:
         """Whether new work is refused."""
         return self._draining
 
-    @contextmanager
-    def place(self, *, hung_up: Callable[[], bool] | None = None) -> Iterator[None]:
-        """Hold a place. CollimateError `at_capacity` when none came free in time, `draining` when none will.
+    def place(self, *, hung_up: Callable[[], bool] | None = None) -> _Place:
+        """A context that holds a place. CollimateError `at_capacity` when none came free in time, `draining` when none
+        will.
 
         `hung_up` is asked after a wait: whoever is gone by then needs no place, which goes to the next in line.
         """
-        waited = self._enter()
-        try:
-            if waited and hung_up is not None and hung_up():
-                raise at_capacity("the caller hung up while its exec waited for a place: nothing was run")
-            yield
-        finally:
-            self._leave()
+        return _Place(self, hung_up)
 
-    def _enter(self) -> bool:
-        """Whether it had to wait."""
+    def enter(self) -> bool:
+        """Take a place; whether that took a wait. `leave` gives it back."""
         with self._lock:
             if self._draining:
                 raise draining()
@@ -88,7 +81,8 @@ class Admission:
                 raise draining()
         raise at_capacity(f"{self.max_inflight} execs run already and none ended within {self._wait_s:g} s")
 
-    def _leave(self) -> None:
+    def leave(self) -> None:
+        """Give the place to the next in line."""
         with self._lock:
             if self._waiting:
                 self._waiting.popleft().grant()
@@ -108,6 +102,24 @@ class Admission:
         """Until nothing runs; False when that took too long."""
         with self._lock:
             return self._idle.wait_for(lambda: self._running == 0, timeout=timeout_s)
+
+
+class _Place:
+    """What `place` gives. A class of its own costs a fraction of what a generator does, which every exec would pay."""
+
+    __slots__ = ("_admission", "_hung_up")
+
+    def __init__(self, admission: Admission, hung_up: Callable[[], bool] | None) -> None:
+        self._admission = admission
+        self._hung_up = hung_up
+
+    def __enter__(self) -> None:
+        if self._admission.enter() and self._hung_up is not None and self._hung_up():
+            self._admission.leave()
+            raise at_capacity("the caller hung up while its exec waited for a place: nothing was run")
+
+    def __exit__(self, *_: object) -> None:
+        self._admission.leave()
 
 
 class _Ticket:

@@ -103,7 +103,9 @@ class Cgroups(Protocol):
 
     kind: str
 
-    def create(self, *, memory_bytes: int, pids: int) -> Group: ...
+    def create(self, *, memory_bytes: int, pids: int, brief: bool = False) -> Group:
+        """A group with these limits; `brief`: for a fork that is gone soon."""
+        ...
 
     def close(self) -> None: ...
 
@@ -113,7 +115,7 @@ class NoCgroups:
 
     kind = "none"
 
-    def create(self, *, memory_bytes: int, pids: int) -> Group:  # noqa: ARG002
+    def create(self, *, memory_bytes: int, pids: int, brief: bool = False) -> Group:  # noqa: ARG002
         """A group that limits nothing."""
         return _NoGroup()
 
@@ -143,18 +145,23 @@ class FolderCgroups:
         self._parents = parents
         self._lock = threading.Lock()
         self._count = 0
-        self._free: dict[tuple[int, int], list[_FolderGroup]] = {}
+        self._free: dict[tuple[int, int, bool], list[_FolderGroup]] = {}
+        self._closed = False
 
-    def create(self, *, memory_bytes: int, pids: int) -> Group:
-        """An empty group with its limits set, reused if there is one; OSError when the kernel refuses."""
+    def create(self, *, memory_bytes: int, pids: int, brief: bool = False) -> Group:
+        """An empty group with its limits set, reused if there is one; OSError when the kernel refuses.
+
+        One that is `brief` keeps its files open for the next: of few forks at a time these are few descriptors.
+        """
+        kind = (memory_bytes, pids, brief)
         with self._lock:
-            free = self._free.get((memory_bytes, pids))
+            free = self._free.get(kind)
             if free:
                 return free.pop()
             self._count += 1
             name = f"f{self._count}"
         folders = tuple(f"{parent}/{name}" for parent in self._parents)
-        group = _FolderGroup(self, folders, (memory_bytes, pids))
+        group = _FolderGroup(self, folders, kind)
         try:
             for folder in folders:
                 os.mkdir(folder)
@@ -175,28 +182,48 @@ class FolderCgroups:
     def keep(self, group: _FolderGroup) -> bool:
         """Put an empty group by for the next fork with these limits; False when enough are kept."""
         with self._lock:
-            free = self._free.setdefault(group.limits, [])
-            if len(free) >= _KEPT:
+            free = self._free.setdefault(group.kind, [])
+            if len(free) >= _KEPT or self._closed:
                 return False
             free.append(group)
             return True
 
     def close(self) -> None:
         """Remove the daemon's own folders with all that is left below."""
+        with self._lock:
+            self._closed = True
+            kept = [group for free in self._free.values() for group in free]
+            self._free.clear()
+        for group in kept:
+            group.close()
         for parent in self._parents:
             sweep(parent)
 
 
 class _FolderGroup:
-    def __init__(self, owner: FolderCgroups, folders: tuple[str, ...], limits: tuple[int, int]) -> None:
-        self.limits = limits
+    def __init__(self, owner: FolderCgroups, folders: tuple[str, ...], kind: tuple[int, int, bool]) -> None:
+        self.kind = kind
         self._owner = owner
         self._folders = folders
+        self._doors: list[int] = []
+        """Descriptors of the files through which processes enter, once they are open."""
         self._counted = (0, 0)
 
     def add(self, pid: int) -> None:
-        for folder in self._folders:
-            _write(f"{folder}/cgroup.procs", pid)
+        _, _, brief = self.kind
+        try:
+            for folder in self._folders[len(self._doors) :]:
+                self._doors.append(os.open(f"{folder}/cgroup.procs", os.O_WRONLY))
+            for door in self._doors:
+                os.write(door, b"%d" % pid)
+        finally:
+            if not brief:
+                self.close()
+
+    def close(self) -> None:
+        """Close its files; it stays as it is."""
+        while self._doors:
+            os.close(self._doors.pop())
 
     def release(self) -> None:
         if not self._owner.keep(self):
@@ -204,6 +231,7 @@ class _FolderGroup:
 
     def remove(self) -> bool:
         """False when a process is still inside after a second."""
+        self.close()
         return all(_remove_folder(folder) for folder in self._folders)
 
     def is_cut_short(self) -> bool:
@@ -219,7 +247,7 @@ class _FolderGroup:
         kills = _numbers(f"{folder}/memory.oom_control").get("oom_kill", 0)
         # Not by failcnt: there are kernels that count nothing there.
         peaks = [f"{folder}/memory.{name}max_usage_in_bytes" for name in ("", "memsw.")]
-        reached = any(peak >= self.limits[0] - _BATCH for path in peaks for peak in _numbers(path).values())
+        reached = any(peak >= self.kind[0] - _BATCH for path in peaks for peak in _numbers(path).values())
         for path in peaks:
             _write_if_there(path, 0)  # it begins anew
         return kills, self._counted[1] + reached

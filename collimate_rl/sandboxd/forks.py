@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import signal
+import struct
 
 from collimate_rl.errors import CollimateError
 from collimate_rl.sandboxd.cgroups import Group
@@ -15,6 +17,9 @@ _EXITING = 0x4
 """PF_EXITING among a process' flags (proc(5), linux/sched.h): set before it ends what is in its pid namespace."""
 _FLAGS = 6
 """Their place in /proc/PID/stat after the name."""
+_GET_INFO, _INFO_BYTES = 0xC040FF0B, 64
+"""PIDFD_GET_INFO of linux/pidfd.h, with the first version of `struct pidfd_info`: one system call instead of three."""
+_INFO_PID = struct.Struct("16xI")
 _TAKE_S = 10
 """A fork that takes no bytes for so long is broken; nothing waits on it for ever."""
 
@@ -39,6 +44,7 @@ class Fork:
         self.main = forked.main
         """The pidfd of the process that the zygote forked; -1 once it is let go of."""
         self._group = group
+        self._killed = False
         bound_sends(self.channel, _TAKE_S)
 
     def let_go_of_main(self) -> None:
@@ -49,11 +55,14 @@ class Fork:
 
     def kill(self) -> None:
         """Kill its init, and so, by the kernel's hand, everything in its pid namespace."""
+        if self._killed:
+            return
         try:
             signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
         except ProcessLookupError:
             # It is dead already.
             pass
+        self._killed = True
 
     def is_dead(self, within_s: float = 0.0) -> bool:
         """Whether everything in it is gone: the kernel lets an init end only after all others."""
@@ -87,6 +96,17 @@ class Fork:
 
 def pid_of(pidfd: int) -> int:
     """The process's pid as seen from here; -1 once it is reaped."""
+    try:
+        told = fcntl.ioctl(pidfd, _GET_INFO, bytes(_INFO_BYTES))
+    except ProcessLookupError:
+        return -1
+    except OSError:
+        return _pid_by_text(pidfd)
+    return _INFO_PID.unpack_from(told)[0]  # type: ignore[no-any-return]
+
+
+def _pid_by_text(pidfd: int) -> int:
+    """For kernels before 6.13."""
     fd = os.open(f"/proc/self/fdinfo/{pidfd}", os.O_RDONLY)
     try:
         text = os.read(fd, 1024)

@@ -12,6 +12,7 @@ from collimate_rl.sandboxd.config import Limits
 from collimate_rl.sandboxd.forks import Fork
 from collimate_rl.sandboxd.inside.channel import bound_sends, send_request
 from collimate_rl.sandboxd.output import Collector
+from collimate_rl.sandboxd.pairs import stream_pair
 from collimate_rl.sandboxd.running import Running
 from collimate_rl.sandboxd.wire import Exec, bad_request
 from collimate_rl.sandboxd.zygotes import bringup_failed
@@ -35,7 +36,7 @@ class HeldRunning(Running):
         bound_sends(self._reports, _TAKE_S)
 
     def _collect(self) -> Collector:
-        self._reports, theirs = socket.socketpair()
+        self._reports, theirs = stream_pair()
         self._theirs = (theirs.detach(),)
         fork, cap = self._fork, self._limits.output_bytes
         return Collector(pipe=None, reports=self._reports, pidfd=fork.pidfd, cap=cap)

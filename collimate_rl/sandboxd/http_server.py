@@ -23,6 +23,7 @@ from collimate_rl.sandboxd.http_wire import (
     Request,
     RequestReader,
     render,
+    send_within,
 )
 from collimate_rl.sandboxd.wire import MAX_BODY_BYTES
 
@@ -155,9 +156,8 @@ class HttpServer(ABC):
                 return
 
     def _send(self, connection: socket.socket, reply: Reply, *, keep: bool) -> bool:
-        connection.settimeout(self._patience.idle_s)
         try:
-            connection.sendall(_rendered(reply, keep=keep))
+            send_within(connection, _rendered(reply, keep=keep), self._patience.idle_s)
         except OSError:
             # The caller is gone or does not read, and its answer is lost; the exec has run all the same.
             return False

@@ -11,6 +11,7 @@ import json
 import re
 import select
 import socket
+import struct
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -28,8 +29,9 @@ _MAX_LENGTH_DIGITS = 18
 _encode = json.JSONEncoder(ensure_ascii=False).encode
 _NO_HEADERS: Mapping[str, str] = {}
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
-_REQUEST_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([\x21-\x7e\x80-\xff]+) HTTP/1\.([01])")
-_HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\x00\r\n]*)")
+_REQUEST_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([\x21-\x7e\x80-\xff]+) HTTP/1\.([01])(?=\r\n|\Z)")
+_HEADER = re.compile(rb"\r\n([!#$%&'*+.^_`|~0-9A-Za-z-]+):([^\x00\r\n]*)")
+_HEADERS = re.compile(rb"(?:%b)*" % _HEADER.pattern)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +72,11 @@ class BadRequestLine(Exception):
 
 
 class RequestReader:
-    """Reads the requests of one connection, one after the other. It sets the socket's timeout as it needs it."""
+    """Reads the requests of one connection, one after the other.
+
+    The socket blocks, and stays so: the kernel ends a wait that takes too long (SO_RCVTIMEO), which spares the two
+    system calls that every read would cost otherwise.
+    """
 
     def __init__(
         self,
@@ -85,14 +91,16 @@ class RequestReader:
         self._patience = patience
         self._clock = clock
         self._buffer = b""
+        self._waits_s = 0.0
+        """How long the socket waits for bytes, once that was set."""
 
     def next(self) -> Request:
         """The next request. ConnectionEnded between requests or within one; BadRequestLine for what is none."""
-        lines = self._read_head().split(b"\r\n")
-        first = _REQUEST_LINE.fullmatch(lines[0])
+        head = self._read_head()
+        first = _REQUEST_LINE.match(head)
         if first is None:
             raise BadRequestLine(bad_request("the request line is no HTTP/1.1"))
-        headers = _headers(lines[1:])
+        headers = _headers(head, first.end())
         connection = headers.get(b"connection", b"").lower()
         # The answer to HEAD would have no body, and all of ours have one: only the end tells where it ends.
         keep_alive = b"close" not in connection and first[1] != b"HEAD"
@@ -109,7 +117,7 @@ class RequestReader:
 
     def _read_head(self) -> bytes:
         if not self._buffer:
-            self._buffer = self._receive(self._clock() + self._patience.idle_s)
+            self._buffer = self._receive(self._patience.idle_s)
         deadline = None
         while True:
             end = self._buffer.find(b"\r\n\r\n")
@@ -120,7 +128,7 @@ class RequestReader:
                 return head
             if deadline is None:
                 deadline = self._clock() + self._patience.head_s
-            self._buffer += self._receive(deadline)
+            self._buffer += self._receive_until(deadline)
 
     def _read_body(self, headers: Mapping[bytes, bytes]) -> bytes:
         if b"transfer-encoding" in headers:
@@ -149,16 +157,15 @@ class RequestReader:
         missing = length - len(self._buffer)
         self._buffer = b""
         while missing > 0:
-            chunk = self._receive(deadline)
+            chunk = self._receive_until(deadline)
             chunks.append(chunk[:missing])
             self._buffer = chunk[missing:]
             missing -= len(chunk)
         return b"".join(chunks)
 
     def _invite(self) -> None:
-        self._connection.settimeout(self._patience.head_s)
         try:
-            self._connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+            send_within(self._connection, b"HTTP/1.1 100 Continue\r\n\r\n", self._patience.head_s)
         except OSError as exc:
             raise ConnectionEnded(str(exc)) from exc
 
@@ -166,13 +173,18 @@ class RequestReader:
         missing = length - len(self._buffer)
         self._buffer = b""
         while missing > 0:
-            missing -= len(self._receive(deadline))
+            missing -= len(self._receive_until(deadline))
 
-    def _receive(self, deadline: float) -> bytes:
+    def _receive_until(self, deadline: float) -> bytes:
         left = deadline - self._clock()
         if left <= 0:
             raise ConnectionEnded("no whole request in time")
-        self._connection.settimeout(left)
+        return self._receive(left)
+
+    def _receive(self, within_s: float) -> bytes:
+        if within_s != self._waits_s:
+            _bound_receives(self._connection, within_s)
+            self._waits_s = within_s
         try:
             data = self._connection.recv(1 << 16)
         except OSError as exc:
@@ -182,13 +194,12 @@ class RequestReader:
         return data
 
 
-def _headers(lines: list[bytes]) -> dict[bytes, bytes]:
+def _headers(head: bytes, begin: int) -> dict[bytes, bytes]:
+    if _HEADERS.fullmatch(head, begin) is None:
+        raise BadRequestLine(bad_request("a header line is none: a name, a colon, a value on one line"))
     headers: dict[bytes, bytes] = {}
-    for line in lines:
-        found = _HEADER.fullmatch(line)
-        if found is None:
-            raise BadRequestLine(bad_request("a header line is none: a name, a colon, a value on one line"))
-        name, value = found[1].lower(), found[2].rstrip(b" \t")
+    for name, value in _HEADER.findall(head, begin):
+        name, value = name.lower(), value.strip(b" \t")
         if name == b"content-length" and headers.get(name, value) != value:
             raise BadRequestLine(bad_request("there are two Content-Lengths"))
         headers[name] = value
@@ -207,6 +218,25 @@ def render(status: int, answer: Any, *, keep_alive: bool, headers: Mapping[str, 
         f"Connection: {'keep-alive' if keep_alive else 'close'}\r\n\r\n"
     )
     return head.encode() + body
+
+
+def send_within(connection: socket.socket, data: bytes, seconds: float) -> None:
+    """Send all of it through a blocking socket, in so many seconds for the whole. OSError otherwise."""
+    try:
+        sent = connection.send(data, socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        sent = 0
+    if sent < len(data):
+        connection.settimeout(seconds)
+        connection.sendall(memoryview(data)[sent:])
+        connection.settimeout(None)
+
+
+def _bound_receives(connection: socket.socket, seconds: float) -> None:
+    whole = int(seconds)
+    # Of no time at all the kernel would make all the time there is.
+    rest = max(int((seconds - whole) * 1e6), 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", whole, rest))
 
 
 def error_answer(error: CollimateError) -> tuple[int, dict[str, Any]]:

@@ -74,24 +74,29 @@ class ZygoteKeeper:
 
         CollimateError `template_failed` when there is none and none could be started.
         """
+        zygote = self._in_turn()
         while True:
-            zygote = self._pick()
+            if zygote is None:
+                zygote = self._pick()
             try:
                 return zygote, zygote.fork(kind, timeout_s)
             except CollimateError:
+                # One that died is noticed by that: to look before each fork would be a system call for nothing.
                 if not zygote.is_dead():
                     raise
+                zygote = None
 
     def _living(self) -> list[Zygote]:
         return [zygote for zygote in self._zygotes if not zygote.is_dead()]
 
-    def _pick(self) -> Zygote:
+    def _in_turn(self) -> Zygote | None:
         with self._changed:
             self._turn += 1
-            if self._zygotes:
-                zygote = self._zygotes[self._turn % len(self._zygotes)]
-                if not zygote.is_dead():
-                    return zygote
+            return self._zygotes[self._turn % len(self._zygotes)] if self._zygotes else None
+
+    def _pick(self) -> Zygote:
+        """One that lives, as soon as there is one."""
+        with self._changed:
             living = self._changed.wait_for(lambda: self._living() or self._failure, timeout=_REPLACEMENT_WAIT_S)
             if isinstance(living, str):
                 raise template_failed(living)

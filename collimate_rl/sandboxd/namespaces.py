@@ -208,7 +208,9 @@ class NamespaceBackend:
     def _fork(self, template: Template, kind: bytes) -> Fork:
         try:
             group = self._cgroups.create(
-                memory_bytes=template.memory_mb * MIB, pids=template.pids + (kind == b"session")
+                memory_bytes=template.memory_mb * MIB,
+                pids=template.pids + (kind == b"session"),
+                brief=kind == b"once",
             )
         except OSError as exc:
             raise bringup_failed(f"no control group for the fork: {exc}") from exc

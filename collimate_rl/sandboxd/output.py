@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from collimate_rl.sandboxd.inside.channel import ChannelClosed, receive_report, wait_readable
+from collimate_rl.sandboxd.inside.channel import ChannelClosed, receive_report, report_in, wait_readable
 
 _CHUNK = 1 << 16
 
@@ -47,6 +47,8 @@ class Collector:
         self._pipe = pipe
         self._reports = reports
         self._report: dict[str, Any] | None = None
+        self._begun = b""
+        """What has come of a report, where its output comes behind it."""
         self._missing = 0
         self._poll = select.poll()
         if pipe is not None:
@@ -91,21 +93,29 @@ class Collector:
             self._read_report()
 
     def _read_report(self) -> None:
-        if self._report is None:
+        if self._pipe is not None:
             self._report = receive_report(self._reports)[0]
-            if self._pipe is None:
-                self._missing = self._report.pop("output", 0)
-        if self._missing:
-            try:
-                chunk = self._reports.recv(min(self._missing, _CHUNK), socket.MSG_DONTWAIT)
-            except BlockingIOError:
+            return
+        # Nobody reads from this socket but this collector, and all that comes is one report with its output: one
+        # read takes what is there of both.
+        try:
+            chunk = self._reports.recv(_CHUNK, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return
+        if not chunk:
+            raise ChannelClosed
+        if self._report is None:
+            self._begun += chunk
+            found = report_in(self._begun)
+            if found is None:
                 return
-            if not chunk:
-                raise ChannelClosed
-            self.output.add(chunk)
-            self._missing -= len(chunk)
-        if self._pipe is None and not self._missing:
-            self._open = False
+            self._report, end = found
+            self._missing = self._report.pop("output", 0)
+            chunk, self._begun = self._begun[end:], b""
+        chunk = chunk[: self._missing]
+        self.output.add(chunk)
+        self._missing -= len(chunk)
+        self._open = self._missing > 0
 
     def until_closed(self, deadline: float, *, clock: Callable[[], float] = time.monotonic) -> bool:
         """Read until `is_closed`; False when the deadline came first. Without a pipe nothing of it is kept."""

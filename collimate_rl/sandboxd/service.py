@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-import secrets
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -202,7 +202,7 @@ class Service:
 
 def _exec_response(request: Exec, outcome: Outcome, began: float) -> dict[str, Any]:
     return {
-        "id": secrets.token_hex(8),
+        "id": os.urandom(8).hex(),
         "stdout": outcome.output.decode("utf-8", "replace"),
         "stderr": "",
         "exit_code": outcome.exit_code,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import secrets
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -113,9 +113,14 @@ def parse_exec(body: dict[str, Any], *, composed_bytes: int) -> Exec:
     elif code is None:
         raise bad_request("one of command, commands, code is needed")
     files = _files(body)
-    size = sum(len(content) + FILE_OVERHEAD_BYTES for _, content in files)
-    size += sum(len(text.encode()) for text in (command, code) if text is not None)
-    size += sum(len(argument.encode()) + 1 for argv in commands or () for argument in argv)
+    size = FILE_OVERHEAD_BYTES * len(files)
+    for _, content in files:
+        size += len(content)
+    for text in (command, code):
+        if text is not None:
+            size += _utf8_bytes(text)
+    for argv in commands or ():
+        size += sum(_utf8_bytes(argument) + 1 for argument in argv)
     if size > composed_bytes:
         raise too_large(
             f"the exec comes to {size} bytes with its files and the limit is {composed_bytes}: "
@@ -143,7 +148,13 @@ def _text(body: dict[str, Any], name: str) -> str | None:
     return value
 
 
+def _utf8_bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
+
+
 def _check_utf8(value: str, name: str) -> None:
+    if value.isascii():
+        return
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -195,7 +206,7 @@ def check_path(path: str) -> str:
         raise bad_request(f"{path!r} is no file path")
     if ".." in parts:
         raise bad_request(f"the file path {path!r} holds `..`")
-    if len(path.encode()) > 4000 or any(len(part.encode()) > 255 for part in parts):
+    if _utf8_bytes(path) > 4000 or max(map(_utf8_bytes, parts)) > 255:
         raise bad_request("a file's path is too long")
     if path.startswith("/"):
         clean = "/" + "/".join(part for part in parts if part not in ("", "."))
@@ -216,7 +227,7 @@ def _timeout(body: dict[str, Any]) -> int:
 def _seed(body: dict[str, Any]) -> str:
     value = body.get("seed")
     if value is None:
-        return secrets.token_hex(32)
+        return os.urandom(32).hex()
     if not isinstance(value, str) or len(value) != 64 or not _HEX.issuperset(value):
         raise CollimateError("seed must be 64 hex characters", 400, "invalid_seed")
     return value

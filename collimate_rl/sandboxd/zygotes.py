@@ -26,6 +26,7 @@ from collimate_rl.sandboxd.inside.channel import (
     wait_readable,
 )
 from collimate_rl.sandboxd.jail import JailPlan, binds, jail_command
+from collimate_rl.sandboxd.pairs import stream_pair
 from collimate_rl.sandboxd.privileges import NobodyToBe, jail_user, read_privileges
 
 START_TIMEOUT_S = 120.0
@@ -130,12 +131,14 @@ class Zygote:
         CollimateError when there is none: session_bringup_failed, or at_capacity for want of descriptors.
         """
         try:
-            ours, theirs = socket.socketpair()
+            ours, theirs = stream_pair()
         except OSError as exc:
             raise no_descriptors(exc) from exc
         try:
-            with theirs:
+            try:
                 pass_descriptor(self.control, kind, theirs.fileno())
+            finally:
+                theirs.close()
             if not wait_readable(ours, timeout_s=timeout_s):
                 raise bringup_failed(f"the warm interpreter gave no fork within {timeout_s:.0f} s")
             answer, fds = receive_report(ours)

@@ -202,6 +202,31 @@ def test_no_more_than_enough_empty_groups_are_kept(tmp_path: Path, monkeypatch: 
     assert not tmp_path.exists()
 
 
+@pytest.mark.usefixtures("fake_kernel")
+def test_only_a_brief_group_keeps_its_files_open_and_none_when_all_is_over(tmp_path: Path) -> None:
+    def held() -> int:
+        links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
+        return sum(str(tmp_path) in os.readlink(link) for link in links if os.path.islink(link))
+
+    groups = FolderCgroups("v1", (str(tmp_path / "memory"), str(tmp_path / "pids")))
+    for hierarchy in ("memory", "pids"):
+        Path.mkdir(tmp_path / hierarchy)
+    brief, lasting, other = (groups.create(memory_bytes=1, pids=1, brief=brief) for brief in (True, False, True))
+    for group in (brief, lasting, other):
+        group.add(4711)
+    assert held() == 4
+    brief.release()
+    lasting.release()
+    assert groups.create(memory_bytes=1, pids=1) is lasting
+    assert groups.create(memory_bytes=1, pids=1, brief=True) is brief
+    brief.release()
+    assert held() == 4
+    groups.close()
+    assert held() == 2
+    other.release()
+    assert held() == 0
+
+
 @pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES, errno.EPERM])
 def test_a_group_that_is_not_this_users_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int

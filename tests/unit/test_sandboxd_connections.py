@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import socket
+import struct
 import threading
 
 import pytest
 
 from collimate_rl.sandboxd.http_connections import ConnectionTable
-from collimate_rl.sandboxd.http_wire import ConnectionEnded, Patience, RequestReader
+from collimate_rl.sandboxd.http_wire import ConnectionEnded, Patience, RequestReader, send_within
 
 
 class Peers:
@@ -106,8 +107,9 @@ def test_a_request_that_comes_byte_by_byte_has_a_deadline_for_the_whole(sent: by
         def __init__(self) -> None:
             self.rest = sent
 
-        def settimeout(self, seconds: float) -> None:
-            assert seconds > 0
+        def setsockopt(self, level: int, option: int, value: bytes) -> None:
+            assert (level, option) == (socket.SOL_SOCKET, socket.SO_RCVTIMEO)
+            assert struct.unpack("@ll", value) > (0, 0)
 
         def recv(self, _most: int) -> bytes:
             byte, self.rest = self.rest[:1], self.rest[1:]
@@ -124,3 +126,18 @@ def test_a_request_that_comes_byte_by_byte_has_a_deadline_for_the_whole(sent: by
     with pytest.raises(ConnectionEnded, match="in time"):
         reader.next()
     assert clock.now <= looks + 10
+
+
+def test_an_answer_is_sent_whole_or_given_up_in_time() -> None:
+    ours, theirs = socket.socketpair()
+    answer = bytes(range(256)) * 40_000
+    with ours, theirs:
+        got: list[bytes] = []
+        reader = threading.Thread(target=lambda: got.append(theirs.recv(len(answer), socket.MSG_WAITALL)))
+        reader.start()
+        send_within(ours, answer, 60)
+        reader.join()
+        assert got == [answer]
+        assert ours.gettimeout() is None
+        with pytest.raises(TimeoutError):
+            send_within(ours, answer, 0.05)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import select
 import signal
@@ -13,7 +15,7 @@ import time
 import pytest
 
 from collimate_rl.sandboxd.cgroups import NoCgroups
-from collimate_rl.sandboxd.forks import Fork
+from collimate_rl.sandboxd.forks import Fork, pid_of
 from collimate_rl.sandboxd.zygotes import Forked
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="pidfds are Linux's")
@@ -70,3 +72,18 @@ def test_who_lives_is_neither() -> None:
         process.communicate()
     assert fork.dispose(60)
     other.close()
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_a_process_is_known_by_its_pidfd_until_it_is_reaped(is_old: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: object) -> None:
+        raise OSError(errno.ENOTTY, "this kernel knows no such request")
+
+    if is_old:
+        monkeypatch.setattr(fcntl, "ioctl", unknown)
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    pidfd = os.pidfd_open(process.pid)
+    assert pid_of(pidfd) == process.pid
+    process.wait(60)
+    assert pid_of(pidfd) == -1
+    os.close(pidfd)

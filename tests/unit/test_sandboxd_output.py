@@ -141,6 +141,18 @@ def test_output_behind_a_report_is_read_with_it(pair: tuple[socket.socket, socke
     assert collector.until_closed(time.monotonic() + 60)
 
 
+def test_a_report_in_pieces_and_no_more_output_than_it_tells_of(pair: tuple[socket.socket, socket.socket]) -> None:
+    ours, theirs = pair
+    collector = Collector(pipe=None, reports=ours, pidfd=None, cap=100)
+    report = json.dumps({"exit_code": 0, "output": 3}).encode()
+    for piece in (b"\0", b"\0\0" + bytes([len(report)]), report[:5], report[5:] + b"a"):
+        theirs.sendall(piece)
+        assert collector.until_report(time.monotonic() + 0.02) is None
+    theirs.sendall(b"bcd")
+    assert collector.until_report(time.monotonic() + 60) == {"exit_code": 0}
+    assert (bytes(collector.output.data), collector.is_closed) == (b"abc", True)
+
+
 def test_output_that_comes_too_late_or_not_at_all_is_no_report(pair: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = pair
     collector = Collector(pipe=None, reports=ours, pidfd=None, cap=100)

@@ -13,7 +13,7 @@ import marshal
 import select
 import socket
 import struct
-from typing import Any
+from typing import Any, Dict, Optional, Tuple
 
 _LENGTH = struct.Struct(">I")
 _MAX_HEADER = 4 << 20
@@ -50,10 +50,22 @@ def send_report(
 def receive_report(channel: socket.socket) -> tuple[dict[str, Any], list[int]]:
     """In the daemon: the next header and its descriptors; a payload is still to be read. ChannelClosed at the end."""
     body, fds = _receive(channel)
+    return _read_report(body), fds
+
+
+def report_in(begun: bytes) -> Optional[Tuple[Dict[str, Any], int]]:
+    """The report that these bytes begin with, and where it ends; None as long as some of it is missing."""
+    if len(begun) < _LENGTH.size:
+        return None
+    end = _LENGTH.size + _length(begun)
+    return (_read_report(begun[_LENGTH.size : end]), end) if len(begun) >= end else None
+
+
+def _read_report(body: bytes) -> Dict[str, Any]:
     header = json.loads(body.decode())
     if not isinstance(header, dict):
         raise ChannelClosed("what came is no report")
-    return header, fds
+    return header
 
 
 def send_made_report(channel: socket.socket, header: bytes, fds: tuple[int, ...] = ()) -> None:
@@ -103,6 +115,13 @@ def _send(channel: socket.socket, body: bytes, fds: tuple[int, ...], payload: tu
         channel.sendall(data)
 
 
+def _length(begun: bytes) -> int:
+    (length,) = _LENGTH.unpack_from(begun)
+    if length > _MAX_HEADER:
+        raise ValueError(f"a frame header of {length} bytes")
+    return int(length)
+
+
 def _receive(channel: socket.socket) -> tuple[bytes, list[int]]:
     start, ancillary, _, _ = channel.recvmsg(4, socket.CMSG_SPACE(_MAX_FDS * 4), socket.MSG_WAITALL)
     fds: list[int] = []
@@ -111,9 +130,7 @@ def _receive(channel: socket.socket) -> tuple[bytes, list[int]]:
             fds.extend(struct.unpack(f"{len(data) // 4}i", data[: len(data) // 4 * 4]))
     if len(start) < 4:
         raise ChannelClosed
-    (length,) = _LENGTH.unpack(start)
-    if length > _MAX_HEADER:
-        raise ValueError(f"a frame header of {length} bytes")
+    length = _length(start)
     body = channel.recv(length, socket.MSG_WAITALL)
     if len(body) < length:
         raise ChannelClosed
