@@ -13,6 +13,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
+from collimate_rl._output import printing
 from collimate_rl._variables import warn_once
 from collimate_rl.sandboxd.backend import IsolationUnavailable
 from collimate_rl.sandboxd.check import check
@@ -263,4 +264,5 @@ def _config(arguments: argparse.Namespace) -> DaemonConfig:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with printing("collimate sandboxd"):
+        sys.exit(main())

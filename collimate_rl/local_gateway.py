@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
+from collimate_rl._output import printing
 from collimate_rl._variables import warn_once
 from collimate_rl.errors import CollimateError
 from collimate_rl.localgateway.gateway import Gateway, GatewayConfig
@@ -179,4 +180,5 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with printing("collimate gateway"):
+        sys.exit(main())

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import BinaryIO
 
+from collimate_rl._output import printing
 from collimate_rl._variables import warn_once
 from collimate_rl.errors import CollimateError
 from collimate_rl.protocol.codes import SEED_MODES
@@ -129,4 +130,5 @@ def _progress(answered: int, submitted: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with printing("producer"):
+        sys.exit(main())

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 
+from collimate_rl._output import printing
 from collimate_rl._variables import warn_once
 from collimate_rl.protocol.bounds import mask_secrets
 from worker import logs
@@ -171,4 +172,6 @@ def run_janitor(settings: WorkerSettings, *, once: bool, dry_run: bool) -> int:
 
 
 if __name__ == "__main__":
-    leave(main())
+    with printing("worker"):
+        exit_code = main()
+    leave(exit_code)

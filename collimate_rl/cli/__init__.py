@@ -22,6 +22,7 @@ def main() -> None:
             file=sys.stderr,
         )
         raise SystemExit(2)
+    from collimate_rl._output import printing
     from collimate_rl._variables import warn_once
     from collimate_rl.cli.app import app
 
@@ -30,4 +31,5 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     warn_once(lambda told: print(f"collimate: {told}", file=sys.stderr))
-    app()
+    with printing("collimate"):
+        app()
