@@ -1,13 +1,14 @@
 """The system call filter of every exec, as a BPF program built here (no libseccomp).
 
-Refused with EPERM: what an honest candidate never calls and the kernel's attack surface is made of (mounting,
-tracing, modules, bpf, keyrings, handles to files, clocks, fresh namespaces …). Answered ENOSYS: clone3, since its
-flags lie in memory where a filter can't see them and C libraries then fall back to clone, whose flags it can see; and
-every number above the last one known here, those of x32 too. Sockets, pairs of them too, are limited to the
-local family, to TCP and UDP, and to netlink's routes: others, vsock above all, are not bound to a network namespace,
-and the mere question for a protocol has the host load its module. No socket joins a multicast group: what the kernel
-sends for a group that was left would come after the exec, in a network that is another's by then. The limit on core
-files can't be changed: it keeps a crash from starting a helper of the host. A foreign architecture is killed.
+Refused with EPERM: what an honest candidate never calls and the kernel's attack surface is made of (mounting, tracing,
+modules, bpf, keyrings, handles to files, clocks, fresh namespaces …). Answered ENOSYS: clone3, since its flags lie in
+memory where a filter can't see them and C libraries then fall back to clone, whose flags it can see; and every number
+above the last one known here, also those of x32. Sockets, pairs of them too, are limited to the local family, to TCP
+and UDP, and to netlink's routes: others, vsock above all, are not bound to a network namespace, and the mere question
+for a protocol has the host load its module. None joins a multicast group: what the kernel sends for one that was left
+would come after the exec, in a network that is another's by then. None leases a flow label: where one was ever leased
+alone, the kernel refuses labels that nobody leased. The limit on core files can't be changed: it keeps a crash from
+starting a helper of the host. A foreign architecture is killed.
 Tables: arch/x86/entry/syscalls/syscall_64.tbl and include/uapi/asm-generic/unistd.h of Linux 6.1.
 """
 
@@ -39,8 +40,8 @@ _LOCAL, _NETLINK, _INET_FAMILIES = 1, 16, (2, 10)
 _TYPE_MASK, _INET_TYPES, _INET_PROTOCOLS = 0xF, (1, 2, 3), (0, 6, 17)
 """SOCK_STREAM, SOCK_DGRAM and SOCK_RAW (which takes a capability); the family's own, TCP, UDP."""
 _NETLINK_ROUTE = 0
-_MEMBERSHIPS = {0: (35, 39, 41, 42, 46, 48), 41: (20, 27, 42, 46, 48)}
-"""By level, IPPROTO_IP and IPPROTO_IPV6: the options that join a group or an anycast address (linux/in.h, in6.h)."""
+_LASTING = {0: (35, 39, 41, 42, 46, 48), 41: (20, 27, 32, 42, 46, 48)}
+"""By level, IPPROTO_IP and IPPROTO_IPV6: what joins a group or an anycast address, or leases a label (in.h, in6.h)."""
 _RLIMIT_CORE = 4
 _TERMINAL_REQUESTS = (0x5412, 0x541C)
 """TIOCSTI and TIOCLINUX type into a terminal."""
@@ -351,14 +352,14 @@ def _socketpair_rules() -> _Program:
 
 
 def _setsockopt_rules() -> _Program:
-    """Answered as by a kernel that has no interface for groups."""
+    """Answered as by a kernel that has no interface for any of it."""
     rules = _Program()
     rules.emit(_LD, 0, 0, _ARG1)
-    for level, options in _MEMBERSHIPS.items():
-        joining = _Program()
-        joining.emit(_LD, 0, 0, _ARG2)
-        joining.answer_if_among(options, _ERRNO | errno.ENODEV)
-        rules.when(level, joining)
+    for level, options in _LASTING.items():
+        lasting = _Program()
+        lasting.emit(_LD, 0, 0, _ARG2)
+        lasting.answer_if_among(options, _ERRNO | errno.ENODEV)
+        rules.when(level, lasting)
     rules.emit(_RET, 0, 0, _ALLOW)
     return rules
 

@@ -16,8 +16,11 @@ from tests.fixtures.sandboxd_wire import call, code, descendants
 
 COOKIE = 71
 """SO_NETNS_COOKIE: a network's number, which no later one gets."""
+CACHEINFO = 12
+"""RTA_CACHEINFO (linux/rtnetlink.h)."""
+LONG_AGO = 20
 LOOK = f"""
-import json, os, socket
+import json, os, socket, struct
 seen = {{}}
 # What the whole machine counts, or which addresses in memory are not shown.
 others = "protocols", "softnet_stat", "sockstat6", "rt_cache", "rt_acct", "netlink", "unix", "ptype", "packet"
@@ -29,6 +32,16 @@ for name in sorted(os.listdir("/proc/self/net")):
         except OSError:
             pass
 seen["sockstat"] = seen["sockstat"].splitlines()[0]
+# The kernel's answer on a route it remembers tells when that was first looked up, in hundredths of a second.
+with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as routes:
+    routes.send(struct.pack("=IHHII12BHH4s", 36, 26, 1, 1, 0, 2, 32, *[0] * 10, 8, 1, socket.inet_aton("127.0.0.1")))
+    answer = routes.recv(65536)
+at, told = 28, {{}}
+while at < len(answer):
+    length, kind = struct.unpack_from("=HH", answer, at)
+    told[kind], at = answer[at + 4 : at + length], at + (length + 3 & ~3)
+clients, age = struct.unpack_from("=II", told[{CACHEINFO}])
+seen["a route that was looked up before"] = age >= {LONG_AGO}
 with socket.socket() as probe:
     cookie = probe.getsockopt(socket.SOL_SOCKET, {COOKIE}, 8).hex()
 print(json.dumps([cookie, seen]))
@@ -56,11 +69,17 @@ for _ in range(77):
     try: socket.socket(socket.AF_INET6).connect(("2001:db8::1", 80))
     except OSError: pass
 """,
-    "a flow label that is leased for a minute": """
+    "a route that the kernel remembers": """
+import socket, time
+socket.socket(socket.AF_INET, socket.SOCK_DGRAM).connect(("127.0.0.1", 9))
+time.sleep(0.3)
+""",
+    "a flow label that it wants for itself alone": """
 import socket, struct
 s = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
-leased = struct.pack("!I", 0x4711) + struct.pack("BBHHHI", 0, 255, 1, 60, 60, 0)
-s.setsockopt(socket.IPPROTO_IPV6, 32, socket.inet_pton(socket.AF_INET6, "::1") + leased)
+leased = struct.pack("!I", 0x4711) + struct.pack("BBHHHI", 0, 1, 1, 6, 6, 0)
+try: s.setsockopt(socket.IPPROTO_IPV6, 32, socket.inet_pton(socket.AF_INET6, "::1") + leased); print("leased")
+except OSError: pass
 """,
     "groups that it wants to join": """
 import socket, struct

@@ -109,13 +109,14 @@ def test_netlink_is_for_routes(architecture: Architecture) -> None:
         assert decide(filters, architecture, architecture.socket, 16, 3, protocol) == expected
 
 
-def test_no_group_is_joined(architecture: Architecture) -> None:
-    """By number: IP_ADD_MEMBERSHIP, IP_ADD_SOURCE_MEMBERSHIP, IP_MSFILTER, the protocol-independent ones, IPV6_*."""
+def test_no_group_is_joined_and_no_flow_label_leased(architecture: Architecture) -> None:
+    """By number: IP_ADD_MEMBERSHIP, IP_ADD_SOURCE_MEMBERSHIP, IP_MSFILTER, the protocol-independent ones, IPV6_*;
+    IPV6_FLOWLABEL_MGR."""
     filters = build_filters(architecture)
-    joining = {0: {35, 39, 41, 42, 46, 48}, 41: {20, 27, 42, 46, 48}}
+    lasting = {0: {35, 39, 41, 42, 46, 48}, 41: {20, 27, 32, 42, 46, 48}}
     for level in range(300):
         for option in range(80):
-            expected = ENODEV if option in joining.get(level, ()) else ALLOW
+            expected = ENODEV if option in lasting.get(level, ()) else ALLOW
             assert decide(filters, architecture, architecture.setsockopt, 3, level, option) == expected, (level, option)
 
 

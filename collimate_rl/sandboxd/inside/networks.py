@@ -15,9 +15,13 @@ from .channel import is_readable
 _KEPT = 32
 """Networks at most that wait for their next fork."""
 _READ = 1 << 16
-_TOLD = ("dev", "snmp", "netstat", "snmp6", "rt6_stats", "ip6_flowlabel")
+_TOLD = ("dev", "snmp", "netstat", "snmp6", "rt6_stats", "fib_triestat")
 """The files of /proc/net that tell what an exec, which has no right to set anything up, leaves behind in a network:
-packets and failed tries (per device, IPv4, TCP and UDP, IPv6), routes that were looked up, leases of flow labels."""
+packets and failed tries (per device, IPv4, TCP and UDP, IPv6), routes that were looked up (those of IPv4 only where the
+kernel was built with CONFIG_IP_FIB_TRIE_STATS)."""
+_FLUSH = "/proc/sys/net/ipv4/route/flush"
+"""Written to, it has the kernel look up every route anew (net/ipv4/route.c). One that it remembers tells when it was
+first asked for, by whomever."""
 _UNUSED = b"sockets: used 0\n"
 
 
@@ -70,7 +74,7 @@ class Networks:
         fresh = False
         try:
             syscalls.setns(network, syscalls.CLONE_NEWNET)
-            fresh = _state() == self._fresh
+            fresh = _state() == self._fresh and _forget_routes()
         finally:
             if not fresh:
                 os.close(network)
@@ -86,6 +90,18 @@ class Networks:
 def _state() -> List[bytes]:
     """What there is to be seen of the network of this process, first whether it holds no socket."""
     return [_read("sockstat", len(_UNUSED)), *[_read(name, _READ) for name in _TOLD]]
+
+
+def _forget_routes() -> bool:
+    """False where that can't be done."""
+    try:
+        fd = os.open(_FLUSH, os.O_WRONLY)
+    except OSError:
+        return False
+    try:
+        return os.write(fd, b"1") == 1
+    finally:
+        os.close(fd)
 
 
 def _read(name: str, most: int) -> bytes:
