@@ -101,7 +101,7 @@ def _minified(source: Source, renames: Renames) -> str:
         depth += (kind == tokenize.INDENT) - (kind == tokenize.DEDENT)
         if kind == tokenize.NEWLINE:
             if line:
-                lines.append((depth, line))
+                lines.append((depth, re.sub(r"\breturn None$", "return", line)))
             line, previous, opening = "", 0, True
             continue
         if kind in _LAYOUT:

@@ -23,8 +23,8 @@ class Builder:
     """Builds what a checker let pass, or what our own side wrote; `objects` are the containers by their numbers."""
 
     def __init__(self, opaque: Optional[Opaque] = None, numpy: bool = False, objects: Iterable[Any] = ()) -> None:
-        self.opaque = opaque
-        self.numpy = numpy
+        self._opaque = opaque
+        self._numpy = numpy
         self.objects: List[Any] = list(objects)
 
     def build(self, node: Tree) -> Any:
@@ -97,9 +97,9 @@ class Builder:
 
     def _array(self, node: Tree) -> Any:
         items, shape = self._all(node, 3), node[2]
-        if self.numpy:
+        if self._numpy:
             try:
-                made = importlib.import_module("numpy").array(items, dtype=node[1]).reshape(shape)
+                made = importlib.import_module("numpy").array(items, node[1]).reshape(shape)
                 return made if shape else made[()]
             except ImportError:
                 pass
@@ -123,7 +123,7 @@ _MAKERS: Dict[str, Any] = {
     "r": lambda b, node: b.objects[node[1]],
     "k": lambda b, node: Record(node[1], tuple(node[3 : 3 + node[2]]), b._all(node, 3 + node[2])),
     "g": lambda b, node: replay(b.build(node[2]), b._all(node, 3), node[1]),
-    "h": lambda b, node: b.opaque(node),
+    "h": lambda b, node: b._opaque(node),
     "d": Builder._date,
     "u": Builder._row,
     "v": Builder._view,

@@ -9,8 +9,8 @@ import atexit
 import builtins
 import io
 import json
+import marshal
 import os
-import socket
 import sys
 import types
 from typing import Any, Dict, List, Tuple
@@ -20,7 +20,8 @@ from collimate_rl.guest.encoder import Encoder
 from collimate_rl.guest.plain import Tree, Unencodable, dumps, type_names
 
 SOURCE = "solution.py"
-loads = json.loads  # as it was before the candidate's code
+MESSAGE = 1 << 13  # bytes, of nearly all
+loads, unpack, read, write = json.loads, marshal.loads, os.read, os.write  # as before the candidate's code
 UNARY = ("len", "bool", "str", "repr", "int", "float", "hash", "list")
 
 Frame = Tuple[str, Tree]
@@ -30,21 +31,22 @@ class Candidate:
     """Loads the code once and answers ops, keeping the objects that later ops may name."""
 
     def __init__(self, job: Dict[str, Any], name: str) -> None:
-        self.job = job
-        self.kept: List[Any] = []
-        self.results: List[Any] = [None] * job["first"]
-        self.module = types.ModuleType(name)
-        self.module.__file__ = SOURCE
-        self.names = self.module.__dict__
-        sys.modules["solution"] = sys.modules["__main__"] = self.module
+        self._job = job
+        self._kept: List[Any] = []
+        self._results: List[Any] = [None] * job["first"]
+        module = types.ModuleType(name)
+        module.__file__ = SOURCE
+        self._names = module.__dict__
+        sys.modules["solution"] = sys.modules["__main__"] = module
 
     def load(self) -> Frame:
         try:
-            with open(SOURCE, "wb", 0) as file:  # for inspect, and for processes that are not forked
-                file.write(self.job["code"].encode())
+            fd = os.open(SOURCE, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+            write(fd, self._job["code"].encode())
+            os.close(fd)
         except (OSError, ValueError):
             pass  # no room, or no text: most code never looks
-        space, prelude = self.names, self.job.get("prelude")
+        space, prelude = self._names, self._job.get("prelude")
         if prelude:
             lent: Dict[str, Any] = {}
             try:
@@ -53,10 +55,10 @@ class Candidate:
                 pass  # what it defined before is there; that this template lacks the rest is not the candidate's fault
             space["__builtins__"] = {**lent, **vars(builtins)}  # behind the code's own names
         try:
-            exec(compile(self.job["code"], SOURCE, "exec", 0, True), space)
+            exec(compile(self._job["code"], SOURCE, "exec", 0, True), space)
         except BaseException as error:
             return "x", {"x": Encoder().encode(error), "at": line_of(error)}
-        entry = self.job["entry"]
+        entry = self._job["entry"]
         if entry and not self._has(entry):
             return "e", entry
         return "v", None
@@ -64,49 +66,50 @@ class Candidate:
     def _place(self, name: str) -> Tuple[str, str]:
         """A name as (global, method): a method of `Solution` where no global of that name is."""
         first, _, rest = name.partition(".")
-        if not rest and first not in self.names and "Solution" in self.names:
+        if not rest and first not in self._names and "Solution" in self._names:
             return "Solution", name
         return first, rest
 
     def _has(self, name: str) -> bool:
         first, rest = self._place(name)
-        owner = self.names.get(first)
-        return first in self.names and (not rest or hasattr(owner, rest))
+        owner = self._names.get(first)
+        return first in self._names and (not rest or hasattr(owner, rest))
 
     def _target(self, node: List[Any]) -> Any:
         if node[0] != "n":
             return self._known(node)
         first, rest = self._place(node[1])
-        if first not in self.names:
+        if first not in self._names:
             raise NameError("name %r is not defined" % first)
-        owner = self.names[first]
+        owner = self._names[first]
         return getattr(owner(), rest) if rest else owner
 
     def _known(self, node: List[Any]) -> Any:
-        return (self.kept if node[0] == "h" else self.results)[node[1]]
+        return (self._kept if node[0] == "h" else self._results)[node[1]]
 
     def _opaque(self, x: Any) -> Tree:
-        n = next((n for n, y in enumerate(self.kept) if y is x), len(self.kept))
-        if n == len(self.kept):
-            self.kept.append(x)
+        n = next((n for n, y in enumerate(self._kept) if y is x), len(self._kept))
+        if n == len(self._kept):
+            self._kept.append(x)
         return ["h", n, *type_names(type(x))]
 
     def answer(self, op: Dict[str, Any]) -> Frame:
         """What one op did; Unencodable when that is no plain data."""
-        self.results.append(None)
+        self._results.append(None)
         builder = Builder(self._known, True)
         args = builder.build(op["a"])
         kwargs = builder.build(op["k"]) if "k" in op else {}
-        given = self._peek(args, kwargs)[1]
+        watched = self._job["arguments"]
+        given = self._peek(args, kwargs)[1] if watched else None
         out: Dict[str, Any] = {}
         failure = value = None
         try:
             value = self._perform(op.get("do", "call"), self._target(op["f"]), args, kwargs)
         except BaseException as error:
             failure = error
-        self.results[-1] = value
+        self._results[-1] = value
         writer = self._encoder()
-        if self.job["arguments"]:
+        if watched:
             sizes, left = self._peek(args, kwargs)
             writer.adopt(builder.objects, [sizes.get(id(x), 1) for x in builder.objects])
             if left != given:
@@ -116,7 +119,7 @@ class Candidate:
             return "x", out
         out["v"] = tree = writer.encode(value)
         if type(tree) is list and tree[0] == "g":
-            self.results[-1] = Builder(self._known).build(tree)  # encoding has drained it
+            self._results[-1] = Builder(self._known).build(tree)  # encoding has drained it
         return "v", out
 
     def _perform(self, how: str, target: Any, args: Any, kwargs: Any) -> Any:
@@ -131,13 +134,24 @@ class Candidate:
         return getattr(builtins, UNARY[UNARY.index(how)])(target)
 
     def _encoder(self, peek: bool = False) -> Encoder:
-        return Encoder(self._opaque if self.job["handles"] else None, self.job["value_bytes"], peek)
+        return Encoder(self._opaque if self._job["handles"] else None, self._job["value_bytes"], peek)
 
     def _peek(self, args: Any, kwargs: Any) -> Tuple[Dict[int, int], Tree]:
         """The sizes of the containers in a call's arguments, and trees to tell by whether they have changed."""
         writer = self._encoder(True)
-        trees = [writer.encode(args), writer.encode(kwargs)] if self.job["arguments"] else []
+        trees = [writer.encode(args), writer.encode(kwargs)]
         return {id(x): size for x, size in zip(writer.objects, writer.sizes)}, trees
+
+    def last_rites(self) -> None:
+        """A program's end as the interpreter's: threads are waited for, exit handlers run, files among its global names
+        are written."""
+        threading = sys.modules.get("threading")
+        for last in (getattr(threading, "_shutdown", flush), atexit._run_exitfuncs):
+            try:
+                last()
+            except BaseException:
+                pass  # as the interpreter itself, which goes on ending
+        flush(*[x for x in self._names.values() if isinstance(x, io.IOBase)])
 
 
 def line_of(error: BaseException) -> int:
@@ -174,33 +188,47 @@ def flush(*more: Any) -> None:
             pass  # the candidate may have put anything there, or closed it
 
 
-def candidate(link: socket.socket) -> int:
+def candidate(link: int) -> int:
     """A candidate's whole life; gives its exit code.
 
     It is to end without the interpreter's last rites: threads and exit handlers are its own.
     """
     me = os.getpid()
 
-    def answer(frame: bytes) -> None:
+    def say(frame: bytes) -> None:
         flush()
         if os.getpid() != me:
             os._exit(exit_code(frame))  # a process that the candidate forked is at its end: it has nothing to say here
-        link.sendall(frame)
+        while frame:
+            frame = frame[write(link, frame) :]
 
-    lines = open(link.fileno(), "rb", closefd=False)  # noqa: SIM115  (for as long as there is a candidate)
-    job = loads(lines.readline())
+    job = heard(link)
     most = job["value_bytes"]
     if job["program"]:
         this = Candidate(job, "__main__")
         frame = framed(0, most, this.load)
-        last_rites(this.names)
-        answer(frame)
+        this.last_rites()
+        say(frame)
         return exit_code(frame)
     this = Candidate(job, "solution")
-    answer(framed(-1, most, this.load))
-    for index, line in enumerate(lines, job["first"]):
-        answer(framed(index, most, this.answer, loads(line)))
+    say(framed(-1, most, this.load))
+    index, op = job["first"], heard(link)
+    while op:
+        say(framed(index, most, this.answer, op))
+        index, op = index + 1, heard(link)
     return 0
+
+
+def heard(link: int) -> Any:
+    """The holder's next message; None when there will be none."""
+    size, _, first = read(link, MESSAGE).partition(b"\n")
+    told = bytearray(first)
+    while len(told) < int(size or 0):
+        piece = read(link, MESSAGE)
+        if not piece:
+            return None
+        told += piece
+    return unpack(told) if told else None
 
 
 def exit_code(frame: bytes) -> int:
@@ -213,15 +241,3 @@ def exit_code(frame: bytes) -> int:
             given: Any = args[0] if args else None
             code = given & 255 if type(given) in (int, bool) else given is not None
     return code
-
-
-def last_rites(names: Dict[str, Any]) -> None:
-    """A program's end as the interpreter's: threads are waited for, exit handlers run, files among its global names
-    are written."""
-    threading = sys.modules.get("threading")
-    for last in (getattr(threading, "_shutdown", flush), atexit._run_exitfuncs):
-        try:
-            last()
-        except BaseException:
-            pass  # as the interpreter itself, which goes on ending
-    flush(*[x for x in names.values() if isinstance(x, io.IOBase)])

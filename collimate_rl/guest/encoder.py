@@ -54,7 +54,7 @@ class Encoder:
     """
 
     def __init__(self, opaque: Optional[Opaque] = None, max_bytes: int = MAX_BYTES, peek: bool = False) -> None:
-        self.opaque, self.max_bytes, self.peek = opaque, max_bytes, peek
+        self._opaque, self._max_bytes, self._peek = opaque, max_bytes, peek
         self.objects: List[Any] = []
         self.sizes: List[int] = []
         self._numbers: Dict[int, int] = {}
@@ -81,7 +81,7 @@ class Encoder:
     def _charge(self, nodes: int, size: int) -> None:
         self._nodes += nodes
         self._bytes += size
-        if self._nodes > MAX_NODES or self._bytes > self.max_bytes:
+        if self._nodes > MAX_NODES or self._bytes > self._max_bytes:
             raise Unencodable("the value is too large", True)
 
     def _node(self, x: Any, depth: int) -> Tree:
@@ -225,7 +225,7 @@ class Encoder:
             self._keyed(len(x))
             tree = self._extend(["v", _VIEWS[id(t)]], x, depth)
         elif id(t) in _ITERATORS:
-            tree = ["N"] if self.peek else self._iterator(x, depth)
+            tree = ["N"] if self._peek else self._iterator(x, depth)
         elif t is _loaded("fractions", "Fraction"):
             tree = ["F", self._int(x.numerator), self._int(x.denominator)]
         elif t is _loaded("decimal", "Decimal"):
@@ -240,8 +240,8 @@ class Encoder:
             self._charge(0, 40)
             tree = ["d", t.__name__, x.isoformat()]
         tree = tree or self._array(x, t, depth) or self._dataclass(x, t, depth)
-        if tree is None and self.opaque is not None:
-            tree = self.opaque(x)
+        if tree is None and self._opaque is not None:
+            tree = self._opaque(x)
         if tree is None:
             raise Unencodable("a value of type " + ((type_names(t) or ["object"])[0].lstrip("*")))
         return tree

@@ -161,6 +161,6 @@ def alone(fd: int) -> NoReturn:
     try:
         wake_up(None)
         take_streams()
-        os._exit(candidate(socket.socket(fileno=fd)))
+        os._exit(candidate(fd))
     finally:
         os._exit(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import marshal
 import os
 import select
 import signal
@@ -11,14 +12,13 @@ import time
 from typing import Any, List, Optional, Tuple
 
 from collimate_rl.guest.nursery import SUBREAPER, prctl, reap
-from collimate_rl.guest.plain import dumps
 from collimate_rl.guest.waits import waited
 
 LARGE_KIB = 96 << 10  # a process killed by others above that is taken for one that ran out of memory
 TAIL = 4096
 READS = 40  # at least what a channel can hold: more of it comes from whoever goes on writing
 REAP_S = 10
-KINDS = (b"v", b"x", b"o", b"l", b"e", b"m")
+KINDS = tuple("vxolem")
 
 
 class Holder:
@@ -41,11 +41,15 @@ class Holder:
 
     def spawn(self, stdin: Optional[str] = None) -> None:
         """Have a candidate started, with a standard error of its own where it has a standard input."""
-        given = os.open(os.devnull, os.O_RDONLY) if stdin is None else stdin_file(stdin)
         self.frames, theirs = socket.socketpair()
         self.out, out = os.pipe()
-        self.err, err = (self.out, out) if stdin is None else os.pipe()
-        self.fds = [self.out] if stdin is None else [self.out, self.err]
+        self.fds, err = [self.out], out
+        if stdin is None:
+            given = os.open(os.devnull, os.O_RDONLY)
+        else:
+            given = stdin_file(stdin)
+            errors, err = os.pipe()
+            self.fds.append(errors)
         for fd in self.fds:
             os.set_blocking(fd, False)
         self.frames.setblocking(False)
@@ -77,7 +81,7 @@ class Holder:
             self.link.recv(TAIL)
             return reap(self.pid, os.WNOHANG)
         got = b""
-        while not got.endswith(b"\n"):
+        while got[-1:] != b"\n":
             piece = self.link.recv(1)
             if not piece:
                 raise OSError("the nursery is gone")
@@ -87,9 +91,9 @@ class Holder:
     def kill(self) -> None:
         """Kill the candidate and its session."""
         if self.pid > 0 and self.ended is None:
-            for kill in (os.kill, os.killpg):
+            for blow in (os.kill, os.killpg):
                 try:
-                    kill(self.pid, signal.SIGKILL)
+                    blow(self.pid, signal.SIGKILL)
                 except OSError:
                     pass  # gone already, or not yet the leader of its session
 
@@ -115,10 +119,10 @@ class Holder:
         self.pid, self.fds = 0, []
 
     def ask(self, index: int, message: Any, until: float, most: int, whole: bool = False) -> Tuple[str, str]:
-        """Hand a line to the candidate and wait for the frame that answers it; its kind and its text, unread."""
+        """Hand a message to the candidate and wait for the frame that answers it; its kind and its text, unread."""
         if self.pid <= 0:
             return "b", "null"
-        data = memoryview((dumps(message) + "\n").encode())
+        data = memoryview(packed(message))
         stop = self.watch(data, until, most, whole)
         if stop == "frame":
             return self.frame(index)
@@ -143,10 +147,10 @@ class Holder:
                     self.drain(fd, most)
             if len(self.printed) > most if whole else len(self.pending) > most + TAIL:
                 return "l"
-            line = self.pending.find(10, seen) >= 0
-            if line and (self.ended is not None or not whole):
+            complete = self.pending.find(10, seen) >= 0
+            if complete and (self.ended is not None or not whole):
                 return "frame"
-            seen = 0 if line else len(self.pending)
+            seen = 0 if complete else len(self.pending)
             if self.ended is not None:
                 return "end"
             left = until - time.monotonic()
@@ -194,15 +198,15 @@ class Holder:
 
     def frame(self, index: int) -> Tuple[str, str]:
         """The line that came, if it is one and the one that was due."""
-        line, _, rest = self.pending.partition(b"\n")
-        self.pending = bytearray()
-        head = line.split(b" ", 2)
-        if rest or len(head) != 3 or head[0] != b"%d" % index or head[1] not in KINDS:
-            return "b", "null"
+        line, self.pending = self.pending, bytearray()
         try:
-            return head[1].decode(), head[2].decode("ascii")
+            number, kind, text = line.decode("ascii").split(" ", 2)
         except ValueError:
             return "b", "null"
+        text, _, rest = text.partition("\n")
+        if rest or number != str(index) or kind not in KINDS:
+            return "b", "null"
+        return kind, text
 
     def death(self) -> Tuple[str, str]:
         """How a candidate ended: "d" and its exit code, or minus the signal that killed it."""
@@ -212,6 +216,12 @@ class Holder:
         if os.WTERMSIG(status) == signal.SIGKILL and peak > LARGE_KIB:
             return "m", "null"
         return "d", "-%d" % os.WTERMSIG(status)
+
+
+def packed(message: Any) -> bytes:
+    """A message as a candidate's `heard` takes it."""
+    data = marshal.dumps(message, 2)
+    return b"%d\n" % len(data) + data
 
 
 def stdin_file(stdin: str) -> int:

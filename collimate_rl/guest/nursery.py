@@ -42,7 +42,7 @@ def slurp(path: str) -> bytes:
     return b"".join(parts)[1:]
 
 
-def nursery(link: socket.socket, candidate: Callable[[socket.socket], int], draws: Any) -> NoReturn:
+def nursery(link: socket.socket, candidate: Callable[[int], int], draws: Any) -> NoReturn:
     """Forks a candidate per message, which carries its frame socket, stdin, stdout and stderr as descriptors.
 
     Where the message is b"b" it becomes the candidate itself, and its parent has to `reap` it.
@@ -79,7 +79,7 @@ def nursery(link: socket.socket, candidate: Callable[[socket.socket], int], draw
                 os.setsid()
                 wake_up(draws)
                 open_streams()
-                os._exit(candidate(socket.socket(fileno=fds[0])))
+                os._exit(candidate(fds[0]))
             finally:
                 os._exit(1)
         for fd in set(fds):
@@ -122,7 +122,7 @@ def wake_up(draws: Any) -> None:
         os.write(fd, b"1000")
         os.close(fd)
         hard = resource.getrlimit(resource.RLIMIT_STACK)[1]
-        room = STACK if hard == resource.RLIM_INFINITY else min(STACK, hard)
+        room = min(STACK, hard) if hard > 0 else STACK  # RLIM_INFINITY is below 0
         resource.setrlimit(resource.RLIMIT_STACK, (room, hard))
         # Too few to keep anybody else, the holder among them, from passing descriptors on (see unix(7), ETOOMANYREFS).
         fds = min(FDS, resource.getrlimit(resource.RLIMIT_NOFILE)[1])

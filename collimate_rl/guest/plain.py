@@ -95,6 +95,22 @@ CONTAINERS[id(collections.deque)] = "q"
 for _c in (collections.Counter, collections.OrderedDict, collections.defaultdict):
     CONTAINERS[id(_c)] = "m"
 
+
+def _find_dumps() -> Callable[[Any], str]:
+    """JSON text without blanks. `json` makes its encoder in C anew for each text: one that stays is used where there is
+    one, since a fork pays for every page that making it touches."""
+    plain = json.JSONEncoder(separators=(",", ":"))
+    try:
+        found: Any = json.encoder
+        chunks = found.c_make_encoder(
+            None, plain.default, found.encode_basestring_ascii, None, ":", ",", False, False, True
+        )
+        chunks(None, 0)
+    except (AttributeError, TypeError):
+        return plain.encode
+    return lambda tree: "".join(chunks(tree, 0))
+
+
 PURE: Dict[str, Any] = {}  # functions and types that may travel by name: none reaches beyond its arguments
 for _name, _value in vars(builtins).items():
     if isinstance(_value, type) and _name not in ("super", "type", "__loader__"):
@@ -110,7 +126,7 @@ for _kind in (str, list, dict, set, int, float, tuple, bytes):
         if type(_value) is types.MethodDescriptorType and _name[0] != "_":
             PURE[_kind.__name__ + "." + _name] = _value
 
-dumps = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+dumps = _find_dumps()
 mro_of = type.__dict__["__mro__"].__get__
 space_of = type.__dict__["__dict__"].__get__
 _type_name = type.__dict__["__name__"].__get__

@@ -13,13 +13,14 @@ import sys
 from typing import Any, List
 
 from collimate_rl.guest.candidate import SOURCE, candidate
+from collimate_rl.guest.holder import packed
 from collimate_rl.guest.nursery import open_streams
-from collimate_rl.guest.plain import dumps
 
 ROUNDS = 12  # more than the calls after which Python (3.11 and later) rewrites a function for what it has met
 NAMES = ("stdin", "stdout", "stderr")
 
 streams: List[Any] = []  # ready for whatever the descriptors will be
+replaced: List[Any] = []  # those instead of which they are: to be rid of them is work, in each fork anew
 
 
 def rehearse() -> None:
@@ -34,11 +35,12 @@ def rehearse() -> None:
     before = {name: sys.modules.get(name) for name in ("solution", "__main__")}
     for k in range(2 * ROUNDS):
         lines = [dict(job, arguments=k % 2 > 0, handles=k % 2 > 0), *ops]
-        ours, theirs = socket.socketpair()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # all are there, and read one by one
         with ours, theirs:
-            ours.sendall("".join(dumps(line) + "\n" for line in lines).encode())
+            for line in lines:
+                ours.send(packed(line))
             ours.shutdown(socket.SHUT_WR)
-            candidate(theirs)
+            candidate(theirs.fileno())
     os.unlink(SOURCE)
     for name, module in before.items():
         del sys.modules[name]
@@ -49,6 +51,7 @@ def rehearse() -> None:
         stream: Any = open(fd, mode, encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115  (kept)
         stream.mode, stream.buffer.raw.name = mode, "<%s>" % name
         streams.append(stream)
+    replaced.extend(getattr(sys, name) for name in NAMES)
 
 
 def take_streams() -> None:

@@ -69,7 +69,7 @@ def perform(holder: Holder, job: Dict[str, Any], look: Callable[[Any], Any] = st
             break
         if program:
             holder.spawn(op["stdin"])
-            kind, line, ms = timed(holder, job, 0, dict(job, first=0))
+            kind, line, ms = timed(holder, job, 0, {**job, "first": 0})
             if kind in "vxd":
                 status = holder.death()
                 if status[1] == "0":
@@ -129,7 +129,7 @@ def left(job: Dict[str, Any]) -> float:
 def loaded(holder: Holder, job: Dict[str, Any], first: int) -> Tuple[str, str, float]:
     """Start a candidate that answers from op `first` on."""
     holder.spawn()
-    result = timed(holder, job, -1, dict(job, first=first))
+    result = timed(holder, job, -1, {**job, "first": first})
     drained(holder)
     if result[0] != "v":
         holder.end(result[0] == "t")
@@ -146,7 +146,7 @@ def drained(holder: Holder) -> bytearray:
 
 def timed(holder: Holder, job: Dict[str, Any], index: int, message: Any) -> Tuple[str, str, float]:
     begun = time.monotonic()
-    until = begun + min(left(job), job["case_s"])
+    until = min(begun + job["case_s"], job["until"])
     kind, line = holder.ask(index, message, until, job["value_bytes"], job["program"])
     return kind, line, round((time.monotonic() - begun) * 1000, 3)
 

@@ -108,6 +108,11 @@ def up():
     assert space["count"] == 1
 
 
+def test_a_none_that_is_returned_anyway_goes() -> None:
+    source = "def f(x):\n    if x: return None\n    return None or x\ntext = 'return None'\n"
+    assert minified(source) == "def f(x):\n if x:return\n return None or x\ntext='return None'\n"
+
+
 def test_statements_stand_side_by_side_and_mean_the_same() -> None:
     source = """
 import functools

@@ -148,7 +148,7 @@ def test_time_in_which_the_holder_stood_still_counts_as_waiting(tmp_path: Any, m
 
 @pytest.mark.usefixtures("nobody_floods")
 def test_time_that_is_up_between_two_calls_is_told_as_any(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    lefts = iter([20.0, 20.0, 20.0, 0.0])
+    lefts = iter([20.0, 0.0])
     monkeypatch.setattr(runner, "left", lambda _: next(lefts))
     ran = Held(tmp_path, "def solve(x): return x\n", [1, 2])
     assert ran.kinds == "vv"
