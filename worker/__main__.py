@@ -120,6 +120,8 @@ def show_dashboard(settings: WorkerSettings, serving: Mapping[str, str | None]) 
     except ModuleNotFoundError as error:
         print(f"worker: the dashboard needs {error.name}: pip install 'collimate-rl[dashboard]'", file=sys.stderr)
         return EXIT_REFUSED
+    logs.configure(settings.log_format, settings.log_level, rq=False)
+    logs.take_uncaught()
     try:
         return serve(
             settings, host=serving["host"], port=serving["port"], token=serving["token"], file=serving["token_file"]

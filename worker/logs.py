@@ -23,6 +23,9 @@ CARRIES: dict[str, frozenset[str]] = {}
 """Event name -> fields that every such event has; `k` is the batch, `index` the candidate. Where a candidate runs in no
 session, its `session` is None."""
 
+PARTS = ("collimate_rl", "worker.dashboard", "uvicorn")
+"""Loggers whose warnings stand among the events, under their own names."""
+
 _logger = logging.getLogger("collimate.worker")
 
 
@@ -31,7 +34,7 @@ def configure(
 ) -> None:
     """Set up this process's log; `context` (node, worker) stands in every line.
 
-    The SDK's own warnings join it.
+    Warnings of the SDK and of the dashboard's server join it.
 
     rq -- rq's, too; False leaves rq's log as it is.
     """
@@ -40,7 +43,7 @@ def configure(
     handler.setFormatter(
         JsonFormatter(context) if log_format == "json" else TextFormatter(context, colours=may_colour(out))
     )
-    others = ("collimate_rl", "rq") if rq else ("collimate_rl",)
+    others = (*PARTS, "rq") if rq else PARTS
     levels = {"collimate.worker": LEVELS[log_level], **dict.fromkeys(others, logging.WARNING)}
     for name, level in levels.items():
         logger = logging.getLogger(name)
@@ -87,6 +90,7 @@ REFUSED = _declare("refused", "the worker will not start; `reason` says why and 
 METRICS_SERVED = _declare(
     "metrics_served", "/metrics, /healthz and /readyz are served on `host` and `port`", "host", "port"
 )
+DASHBOARD_SERVED = _declare("dashboard_served", "the dashboard is served at `url`", "url")
 NUMBERS_FAILED = _declare("numbers_failed", "what the metrics say of the queue could not be read; trying again")
 PROCESS_STARTED = _declare("process_started", "a worker process was started", "started", "pid")
 PROCESS_ENDED = _declare(

@@ -29,7 +29,7 @@ _SETTINGS: Mapping[str, Sequence[str]] = {
     "config": _EVERY,
     "janitor": (*_QUEUE, "node", "backend", "reap_unclaimed", "min_idle", "log_format", "log_level"),
     "status": _QUEUE,
-    "dashboard": _QUEUE,
+    "dashboard": (*_QUEUE, "log_format", "log_level"),
     "quarantine": _QUEUE,
 }
 """The settings that a command goes by. What else the environment and the file say is read and left alone."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 import threading
@@ -214,8 +215,12 @@ def test_hostile_addresses_are_answered_in_order(open_one: DashboardProcess) -> 
 
 
 def test_it_stops_in_order_while_pages_listen(server: LocalRedis, tmp_path: Path) -> None:
-    dashboard = DashboardProcess(server.url, log=tmp_path / "log")
+    dashboard = DashboardProcess(server.url, "--log-format", "json", log=tmp_path / "log")
     try:
+        with socket.create_connection(("127.0.0.1", dashboard.port)) as odd:
+            odd.sendall(b"no request\r\n\r\n")
+            odd.settimeout(60)
+            assert odd.recv(100).startswith(b"HTTP/1.1 400 ")
         listening = [socket.create_connection(("127.0.0.1", dashboard.port)) for _ in range(3)]
         for one in listening:
             one.sendall(b"GET /events?live=overview HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -224,6 +229,11 @@ def test_it_stops_in_order_while_pages_listen(server: LocalRedis, tmp_path: Path
         assert dashboard.stop() == 0
         for one in listening:
             one.close()
-        assert len(dashboard.log.read_text().splitlines()) == 1, dashboard.log.read_text()
+        told = [json.loads(line) for line in dashboard.log.read_text().splitlines()]
+        assert [(each["event"], each["level"]) for each in told] == [
+            ("dashboard_served", "info"),
+            ("uvicorn.error", "warning"),
+        ]
+        assert told[0]["url"] == dashboard.url
     finally:
         dashboard.end()

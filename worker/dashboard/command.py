@@ -15,6 +15,7 @@ import uvicorn
 
 from collimate_rl.queue.batches import BatchQueue
 from collimate_rl.queue.clients import connect_commands
+from worker import logs
 from worker.dashboard.app import Dashboard
 from worker.dashboard.listening import address_of, listen
 from worker.dashboard.patience import Patience
@@ -37,6 +38,12 @@ def serve(settings: WorkerSettings, *, host: str | None, port: str | None, token
     listening = listen(host or DEFAULT_HOST, _port(port), guarded=secret is not None)
     client = connect_commands(settings.redis_url, timeout_s=TIMEOUT_S, retries=1)
     queue = BatchQueue(client, settings.queue, timing=parse_timing(settings.timing))
+    where = f"http://{address_of(listening)}"
+    if settings.log_format == "json":
+        logs.emit(logs.DASHBOARD_SERVED, url=where, token=secret is not None)
+    else:
+        asked = "; a token is asked for" if secret is not None else ", for this machine alone"
+        print(f"dashboard of queue {queue.queue} on {where}{asked}", file=sys.stderr, flush=True)
     with listening:
         # uvicorn raises the signals that it caught once more at its end; an ordered stop is exit code 0.
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -50,6 +57,7 @@ async def _serve(queue: BatchQueue, token: Token | None, listening: socket.socke
     dashboard = Dashboard(queue, token)
     config = uvicorn.Config(
         dashboard,
+        log_config=None,  # as `worker.logs` has it
         log_level="warning",
         access_log=False,
         server_header=False,
@@ -58,8 +66,6 @@ async def _serve(queue: BatchQueue, token: Token | None, listening: socket.socke
         http="h11",
         ws="none",
     )
-    asked = "; a token is asked for" if token is not None else ", for this machine alone"
-    print(f"dashboard of queue {queue.queue} on http://{address_of(listening)}{asked}", file=sys.stderr, flush=True)
     await _Server(config, dashboard, Patience(MAX_CONNECTIONS)).serve(sockets=[listening])
 
 
