@@ -144,7 +144,6 @@ class NodeExecutor:
             except CollimateError as error:
                 self._on_error(error)
                 self._progress.failed(index, error)
-                self._progress.reach(index, Stage.FAILED)
                 drained = self._is_drained(error)
                 if drained and self._on_draining is not None:
                     self._on_draining(error)

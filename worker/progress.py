@@ -52,9 +52,10 @@ class Progress:
             place.stage, place.since = stage, now
 
     def failed(self, index: int | None, error: CollimateError) -> None:
-        """A try ended with `error`."""
+        """A try ended with `error`: the candidate is given up, unless it is tried again."""
+        self.reach(index, Stage.FAILED)
         with self._guard:
-            place = self._places.setdefault(index, _Place(stage=Stage.RUN, since=self._clock()))
+            place = self._places[index]
             place.tries, place.error = place.tries + 1, error
 
     def told(self, index: int, *, at: float | None = None) -> str:

@@ -93,8 +93,8 @@ def sandboxes(*, trial: bool) -> list[Finding]:
     return [*found, Finding(name="trial", found=told)]
 
 
-def redis_server(url: str | None, *, now: Callable[[], float] = time.time) -> list[Finding]:
-    """Its version, its eviction policy, and its clock against this machine's."""
+def redis_server(url: str | None, queue_name: str, *, now: Callable[[], float] = time.time) -> list[Finding]:
+    """Its version, its eviction policy, its clock against this machine's, and what the queue's nodes say there."""
     name = "server"
     if not url:
         return [Finding(name=name, found="none named (--redis-url, $COLLIMATE_REDIS_URL): not looked at")]
@@ -116,7 +116,8 @@ def redis_server(url: str | None, *, now: Callable[[], float] = time.time) -> li
             after = now()
         version = f"{info.get('server_name', 'redis')} {info.get('valkey_version') or info['redis_version']}"
         at = Finding(name=name, found=f"{version} at {mask_secrets(url).rpartition('@')[2]}")
-        return [at, _skew(seconds + micros / 1e6, before, after), _policy(client)]
+        skew = _skew(seconds + micros / 1e6, before, after)
+        return [at, skew, _policy(client), *_nodes(client, queue_name)]
     except RedisUnavailable as exc:
         remedy = "start it, or name the right one with --redis-url"
         return [Finding(name=name, found=exc.message, state="missing", remedy=remedy)]
@@ -155,27 +156,21 @@ def _skew(server: float, before: float, after: float) -> Finding:
     return Finding(name="clock", found=f"{off:.1f} s away from this machine's", state="missing", remedy=remedy)
 
 
-def queue_nodes(url: str | None, queue_name: str) -> list[Finding]:
-    """What the nodes of a queue say of themselves; nothing where the server is not named or cannot be asked."""
-    if not url or importlib.util.find_spec("redis") is None:
-        return []
+def _nodes(client: Redis, queue_name: str) -> list[Finding]:
+    """What the nodes of a queue say of themselves."""
     from collimate_rl.queue._raw import server_ms
     from collimate_rl.queue.batches import BatchQueue
-    from collimate_rl.queue.clients import connect_commands, translate_errors
+    from collimate_rl.queue.clients import translate_errors
     from collimate_rl.queue.counts import Counts
     from collimate_rl.queue.node_numbers import read_nodes
 
     try:
-        client = connect_commands(url)
-    except ValueError:
-        return []
-    with client:
-        try:
-            with translate_errors("look at the nodes"):
-                now_ms = server_ms(client.time())
-            nodes = read_nodes(BatchQueue(client, queue_name), now_ms, Counts())
-        except QueueError:
-            return []  # `redis_server` says what is wrong with it
+        with translate_errors("look at the nodes"):
+            now_ms = server_ms(client.time())
+        nodes = read_nodes(BatchQueue(client, queue_name), now_ms, Counts())
+    except QueueError as exc:
+        remedy = "give the user in --redis-url the rights of deploy/redis/users.acl"
+        return [Finding(name="nodes", found=exc.message, state="doubtful", remedy=remedy)]
     if not nodes:
         remedy = "start one (python -m worker), or name the queue that they serve with --queue"
         return [Finding(name="nodes", found=f"none serves queue {queue_name!r}", state="doubtful", remedy=remedy)]

@@ -50,7 +50,7 @@ def doctor(
         groups = {
             "python": doctor_checks.python_and_packages(),
             "sandboxes": doctor_checks.sandboxes(trial=not no_trial),
-            "redis": [*doctor_checks.redis_server(redis_url), *doctor_checks.queue_nodes(redis_url, queue_name)],
+            "redis": doctor_checks.redis_server(redis_url, queue_name),
             "daemon": doctor_checks.daemon(unix_socket, base_url),
         }
     found = [finding for group in groups.values() for finding in group]

@@ -42,7 +42,8 @@ def trace(queue: BatchQueue, *, batch: str, epoch: int, as_json: bool) -> None:
         print_json(_data(view))
         return
     console = Console(soft_wrap=True, highlight=False)
-    for line in lines(view):
+    for line in _lines(view):
+        # Whatever a candidate, a node or a server wrote into it.
         console.print(printable(line.replace("\n", "\\n")), markup=False)
 
 
@@ -65,14 +66,14 @@ def _data(view: BatchView) -> dict[str, object]:
     return {**{name: getattr(view, name) for name in names}, "timeline": view.timeline.as_json_data()}
 
 
-def lines(view: BatchView) -> list[str]:
+def _lines(view: BatchView) -> list[str]:
     """The timeline for people, a line per moment."""
     told = view.timeline
     found = [f"batch {view.run}/{view.id} (key {view.k}): {view.status}, {view.n} candidates, attempts {view.attempts}"]
-    found += [f"  {printable(note)}" for note in view.notes]
+    found += [f"  {note}" for note in view.notes]
     found += [_line(moment, "  ") for moment in told.moments]
     if view.obstacle:
-        found.append(f"last obstacle: {printable(view.obstacle)}")
+        found.append(f"last obstacle: {view.obstacle}")
     found.append(
         f"in queue {milliseconds(told.queue_ms)}, last attempt {milliseconds(told.work_ms)}, "
         f"in all {milliseconds(told.total_ms)} (the server's clock)"
@@ -86,10 +87,10 @@ def lines(view: BatchView) -> list[str]:
 
 def _candidate(candidate: CandidateTimeline) -> list[str]:
     how = "" if candidate.recovered == "none" else f", recovered: {candidate.recovered}"
-    where = f" on {printable(candidate.node)}" if candidate.node else ""
-    head = f"candidate {candidate.index}: {printable(candidate.ended)}, attempt {candidate.attempt}{where}{how}"
+    where = f" on {candidate.node}" if candidate.node else ""
+    head = f"candidate {candidate.index}: {candidate.ended}, attempt {candidate.attempt}{where}{how}"
     if candidate.why:
-        return [head, f"    {printable(candidate.why)}", *(_line(moment, "    ") for moment in candidate.moments)]
+        return [head, f"    {candidate.why}", *(_line(moment, "    ") for moment in candidate.moments)]
     if not candidate.moments:
         return [head, "  nothing ran for it, or its worker did not say when"]
     return [head, *(_line(moment, "    ") for moment in candidate.moments)]
@@ -101,8 +102,8 @@ def _line(moment: Moment, indent: str) -> str:
     if moment.what == "received" and moment.took_ms is not None:
         took = f"{milliseconds(moment.took_ms)} since submitted"
     who = f"  attempt {moment.attempt}, {moment.node} {moment.worker}".rstrip() if moment.worker else ""
-    detail = f"  {printable(moment.detail)}" if moment.detail else ""
-    return f"{indent}{at}  {moment.what:<10}{took:>10}{printable(who)}{detail}{CLOCKS.get(moment.clock, '')}"
+    detail = f"  {moment.detail}" if moment.detail else ""
+    return f"{indent}{at}  {moment.what:<10}{took:>10}{who}{detail}{CLOCKS.get(moment.clock, '')}"
 
 
 def _time(at: float) -> str:

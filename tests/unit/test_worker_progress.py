@@ -80,8 +80,8 @@ def test_every_step_of_a_candidate_is_told(tmp_path: Path) -> None:
 
 def test_the_specs_own_code_is_what_others_wait_for_until_it_has_ended() -> None:
     progress = Progress("n1")
-    progress.reach(None, Stage.RUN)
     progress.failed(None, FULL)
+    progress.reach(None, Stage.RUN)
     assert progress.told(3) == (
         "while the spec's own code had yet to end on node n1; before that: 32 execs run already (at_capacity, 1 try)"
     )
@@ -91,8 +91,8 @@ def test_the_specs_own_code_is_what_others_wait_for_until_it_has_ended() -> None
 
 def test_what_a_daemon_says_is_cut_and_put_on_one_line() -> None:
     progress = Progress("n1")
-    progress.reach(0, Stage.PAUSE)
     progress.failed(0, CollimateError("line\n" * 1000, 500))
+    progress.reach(0, Stage.PAUSE)
     told = progress.told(0)
     assert told.startswith("while node n1 tried it again: line line ")
     assert len(told) <= MAX_LINE_BYTES + 80
