@@ -105,6 +105,28 @@ def test_a_worker_killed_there_costs_no_answer(
     assert started.stop() == 0
     assert started.events("batch_error") == started.events("loop_failed") == []
     assert audit.rewards(k) == [1.0, 0.0]
+
+
+def test_what_a_killed_worker_had_not_written_yet_is_graded_again(
+    faulty: StartFaulty, faults: Faults, requests_to: Requests, audit: Audit
+) -> None:
+    codes = [RIGHT, WRONG] * 4
+    started = faulty("verdict_waits=kill@2", batch_concurrency=4)
+    k = audit.submit(codes, recovery="rerun")
+    pid = faults.killed("verdict_waits")
+    [name] = [name for name, each in started.child_pids().items() if each == pid]
+    [end] = started.wait_for("process_ended", ended=name)
+    assert end["code"] == -signal.SIGKILL
+    result = audit.result(k)
+    assert [(v.reward, v.infra_error) for v in result.results] == [(1.0, False), (0.0, False)] * 4
+    assert (audit.state(k, "losses"), result.attempts) == ("1", 2)
+    again = [v for v in result.results if v.attempt == 2]
+    assert again
+    assert {v.recovered for v in again} == {"rerun"}
+    assert len(codes) < requests_to.execs <= 2 * len(codes)
+    check_nothing_stayed(audit)
+    assert started.stop() == 0
+    assert started.events("batch_error") == started.events("loop_failed") == []
     check_nothing_stayed(audit)
 
 

@@ -1,10 +1,7 @@
-"""Verdicts that wait to be written together, on a real server: no batch ends before its own are written, and what a
-killed worker had not written yet is graded again.
-"""
+"""Verdicts that wait to be written together, on a real server: no batch ends before its own are written."""
 
 from __future__ import annotations
 
-import signal
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -18,10 +15,8 @@ from collimate_rl.errors import CollimateError
 from collimate_rl.grading.result import SpecFault
 from collimate_rl.protocol import keys
 from collimate_rl.queue.clients import connect_commands
-from tests.fixtures.crashes import Faults, Requests, StartFaulty, check_nothing_stayed
 from tests.fixtures.queue_batches import lapse, settle, state, take
 from tests.fixtures.scripted_grading import GOOD, World, scripted_world
-from tests.fixtures.worker_batches import RIGHT, WRONG, Audit
 from tests.fixtures.worker_nodes import until
 from worker import metrics
 
@@ -195,25 +190,3 @@ def failures(client: Any) -> int:
     """How many calls of scripts were refused or broke off."""
     counts = client.info("commandstats").get("cmdstat_evalsha", {})
     return int(counts.get("rejected_calls", 0)) + int(counts.get("failed_calls", 0))
-
-
-def test_what_a_killed_worker_had_not_written_yet_is_graded_again(
-    faulty: StartFaulty, faults: Faults, requests_to: Requests, audit: Audit
-) -> None:
-    codes = [RIGHT, WRONG] * 4
-    started = faulty("verdict_waits=kill@2", batch_concurrency=4)
-    k = audit.submit(codes, recovery="rerun")
-    pid = faults.killed("verdict_waits")
-    [name] = [name for name, each in started.child_pids().items() if each == pid]
-    [end] = started.wait_for("process_ended", ended=name)
-    assert end["code"] == -signal.SIGKILL
-    result = audit.result(k)
-    assert [(v.reward, v.infra_error) for v in result.results] == [(1.0, False), (0.0, False)] * 4
-    assert (audit.state(k, "losses"), result.attempts) == ("1", 2)
-    again = [v for v in result.results if v.attempt == 2]
-    assert again
-    assert {v.recovered for v in again} == {"rerun"}
-    assert len(codes) < requests_to.execs <= 2 * len(codes)
-    check_nothing_stayed(audit)
-    assert started.stop() == 0
-    assert started.events("batch_error") == started.events("loop_failed") == []
