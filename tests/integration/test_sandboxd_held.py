@@ -98,6 +98,21 @@ def test_what_comes_later_is_nowhere_in_the_candidates_process(path: str) -> Non
     assert after[0][1] > 0
 
 
+def test_no_candidate_takes_a_name_for_its_channel_that_others_would_find_taken(path: str) -> None:
+    text = """
+import errno, socket
+def solve(name):
+    channel = socket.socket(fileno=3)
+    try:
+        channel.bind(name)
+    except OSError as exc:
+        return errno.errorcode[exc.errno]
+    finally:
+        channel.detach()
+"""
+    assert run_held(path, job_of(text, ["\0met"])).values == ["EINVAL"]
+
+
 CHANNEL = "import os, socket, sys, threading, time\n"
 FLOOD = "b = b'x' * 65536\nfor _ in range(4):\n    if os.fork() == 0:\n        while 1: os.write({fd}, b)\n"
 HOSTILE: dict[str, tuple[str, str]] = {

@@ -31,6 +31,7 @@ from .execs import exit_code
 Hold = Callable[..., Tuple[str, Optional[int]]]
 _BEGUN_BYTES = 8
 _FDS = 3
+_NAME_BYTES = 16
 _PIECE = 1 << 20
 _IDLE = 4
 """Threads that wait for a job, at most; each keeps a stack."""
@@ -139,6 +140,9 @@ def _hold_one(
     try:
         try:
             with theirs:
+                # The ends of all candidates are in this process's network. One that has a name gets no other, which
+                # the next candidate would find taken.
+                theirs.bind(b"\0" + os.urandom(_NAME_BYTES))
                 send_request(channel, request["frame"], (theirs.fileno(), printed))
         finally:
             os.close(printed)
