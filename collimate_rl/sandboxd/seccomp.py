@@ -242,7 +242,6 @@ ARM64 = Architecture(
 ARCHITECTURES: Mapping[str, Architecture] = {"x86_64": X86_64, "aarch64": ARM64}
 """By `os.uname().machine`."""
 
-
 _FORK_NEEDS = ("mount", "setns", "unshare")
 """What laying out a fork takes, and so only the second filter refuses."""
 

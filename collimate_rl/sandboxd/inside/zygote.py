@@ -225,7 +225,11 @@ class Zygote:
         return pid, pidfd
 
     def _go_home(self) -> None:
-        syscalls.setns(self._own_pids, syscalls.CLONE_NEWPID)
+        try:
+            syscalls.setns(self._own_pids, syscalls.CLONE_NEWPID)
+        except OSError:
+            # What it forks next would be a candidate's neighbour. The daemon replaces a zygote that ends.
+            os._exit(1)
         self._networks.leave()
 
     def _fork_session(self, channel: socket.socket) -> None:
