@@ -19,8 +19,7 @@ from inside.arenas import claim_arenas
 claim_arenas()
 
 import ctypes, json, mmap, re
-from inside import syscalls
-from inside.largepages import use_large_pages
+from inside import largepages, syscalls
 
 LARGE = 2 << 20
 
@@ -55,8 +54,10 @@ if sys.argv[2] == "refuses":
     syscalls._libc.madvise = lambda *_: -1
 if sys.argv[2] == "knows nothing":
     syscalls._libc.mincore = lambda *_: -1
+if sys.argv[2] == "hides":
+    largepages.open = lambda *_: open("/proc/self/none")
 before = large()
-use_large_pages()
+largepages.use_large_pages()
 same = made == [b"%0400d" % number for number in range(10000)]
 print(json.dumps({"together": together, "offers": offers, "gained": large() - before, "same": same}))
 """
@@ -85,7 +86,7 @@ def test_what_is_in_use_lies_in_one_piece_and_in_large_pages_where_there_are_som
     assert (told["gained"] > 0) == told["offers"]
 
 
-@pytest.mark.parametrize("how", ["refuses", "knows nothing"])
+@pytest.mark.parametrize("how", ["refuses", "knows nothing", "hides"])
 def test_a_kernel_without_them_changes_nothing(tmp_path: Path, how: str) -> None:
     told = ran(how, tmp_path)
     assert (told["same"], told["gained"]) == (True, 0)

@@ -30,8 +30,12 @@ def use_large_pages() -> None:
 
 
 def _written() -> Iterator[Tuple[int, int]]:
-    with open("/proc/self/maps") as maps:
-        lines = maps.read().splitlines()
+    try:
+        with open("/proc/self/maps") as maps:
+            lines = maps.read().splitlines()
+    except OSError:
+        # Nothing but gain hangs on it.
+        return
     for line in lines:
         found = _WRITTEN.fullmatch(line)
         if found:
