@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from typing import Any, List
+from typing import Any, Dict, List
 
 from collimate_rl.guest.candidate import SOURCE, candidate
 from collimate_rl.guest.holder import packed
@@ -19,7 +19,7 @@ from collimate_rl.guest.nursery import open_streams
 ROUNDS = 12  # more than the calls after which Python (3.11 and later) rewrites a function for what it has met
 NAMES = ("stdin", "stdout", "stderr")
 
-streams: List[Any] = []  # ready for whatever the descriptors will be
+streams: Dict[str, Any] = {}  # by their names in sys, ready for whatever the descriptors will be
 replaced: List[Any] = []  # those instead of which they are: to be rid of them is work, in each fork anew
 
 
@@ -50,7 +50,7 @@ def rehearse() -> None:
         mode = "w" if fd else "r"
         stream: Any = open(fd, mode, encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115  (kept)
         stream.mode, stream.buffer.raw.name = mode, "<%s>" % name
-        streams.append(stream)
+        streams[name] = streams["__%s__" % name] = stream
     replaced.extend(getattr(sys, name) for name in NAMES)
 
 
@@ -58,6 +58,4 @@ def take_streams() -> None:
     """Fresh standard streams; those that were made ready, where there are some."""
     if not streams:
         open_streams()
-    for name, stream in zip(NAMES, streams):
-        setattr(sys, name, stream)
-        setattr(sys, "__%s__" % name, stream)
+    vars(sys).update(streams)

@@ -113,11 +113,11 @@ def test_the_streams_that_a_fork_replaces_stay_in_the_process_that_is_forked(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(rehearsal, "streams", [])
+    monkeypatch.setattr(rehearsal, "streams", {})
     monkeypatch.setattr(rehearsal, "replaced", [])
     monkeypatch.setattr(rehearsal, "ROUNDS", 1)
     before = [sys.stdin, sys.stdout, sys.stderr]
     rehearsal.rehearse()
     assert rehearsal.replaced == before
-    for stream in rehearsal.streams:
+    for stream in {*rehearsal.streams.values()}:
         stream.detach()

@@ -63,7 +63,7 @@ known, main = set(sys.modules), sys.modules["__main__"]
 rehearsal.rehearse()
 assert sys.modules["__main__"] is main
 added = set(sys.modules) - known
-ready = list(rehearsal.streams)
+ready = [rehearsal.streams[name] for name in rehearsal.NAMES]
 rehearsal.take_streams()
 taken = [sys.stdin, sys.stdout, sys.stderr]
 assert taken == ready == [sys.__stdin__, sys.__stdout__, sys.__stderr__]
