@@ -206,24 +206,21 @@ class GroupWork:
         if len(skip) >= len(self._batch.candidates):
             return
         assert self._spec is not None
-        try:
-            grade_group(
-                self._execute,
-                self._spec,
-                self._batch.candidates,
-                seeds=self._batch.seeds,
-                timeout_seconds=self._batch.timeout_seconds,
-                concurrency=self._concurrency,
-                skip=frozenset(skip),
-                on_grade=self._graded,
-                stop=self._keeper.stop,
-                case_store=QueueCaseStore(self._queue, self._grant.hold),
-                # The same names for whoever takes the batch over: then their execs are the same execs.
-                exec_prefix=self._grant.hold.k if self.sessions is not None else None,
-            )
-            self._writer.flush()
-        finally:
-            self._see_to_outcomes()
+        grade_group(
+            self._execute,
+            self._spec,
+            self._batch.candidates,
+            seeds=self._batch.seeds,
+            timeout_seconds=self._batch.timeout_seconds,
+            concurrency=self._concurrency,
+            skip=frozenset(skip),
+            on_grade=self._graded,
+            stop=self._keeper.stop,
+            case_store=QueueCaseStore(self._queue, self._grant.hold),
+            # The same names for whoever takes the batch over: then their execs are the same execs.
+            exec_prefix=self._grant.hold.k if self.sessions is not None else None,
+        )
+        self.write_rest()
 
     def _graded(self, index: int, graded: Graded) -> None:
         """Called by grading's threads, once per candidate."""
@@ -276,7 +273,9 @@ class GroupWork:
 
     def write_due(self) -> None:
         """For a thread that must not be held up, every now and then: the next verdict may be a long time coming."""
-        self._writer.flush_due()
+        for verdict, came in self._writer.flush_due():
+            if came is not Written.FENCED:
+                self._stands(verdict, mine=came is Written.ACCEPTED)
         if self._writer.fenced:
             self._keeper.halt(Reason.FENCED)
 
@@ -290,7 +289,7 @@ class GroupWork:
         self._see_to_outcomes()
 
     def _see_to_outcomes(self) -> None:
-        """What follows from verdicts that were written, by whichever thread."""
+        """What follows from verdicts that grading's threads have written, each its own or also others'."""
         refused: Exception | None = None
         while (outcome := self._writer.next_outcome()) is not None:
             verdict, came = outcome

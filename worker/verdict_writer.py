@@ -67,7 +67,7 @@ class VerdictWriter:
         """Write a verdict, or have it wait. ValueError for none; `RedisUnavailable` when the server stays away."""
         packed = Packed.of(verdict)
         if not self._held_s:
-            self._came([packed], self._sent([packed]))
+            self._keep(self._came([packed], self._sent([packed])))
         elif self._add(packed):
             self.flush()
         else:
@@ -96,19 +96,21 @@ class VerdictWriter:
                 raise self._failures[-1]
             self._send_waiting()
 
-    def flush_due(self) -> None:
-        """Write what has waited for long enough, in one try, raising nothing: for a thread that has more to see to."""
+    def flush_due(self) -> list[Outcome]:
+        """Write what has waited for long enough, in one try, raising nothing: for a thread that has more to see to.
+
+        What came of these is returned, and kept for nobody else.
+        """
         with self._guard:
             due = bool(self._waiting) and self._clock() - self._since >= self._held_s
         if not due or not self._sending.acquire(blocking=False):
-            return
+            return []
         try:
             with self._guard:
                 verdicts = list(self._waiting)
-            if verdicts:
-                self._written(verdicts, write_together(self._queue, self._hold, verdicts))
+            return self._written(verdicts, write_together(self._queue, self._hold, verdicts)) if verdicts else []
         except (QueueError, ValueError):
-            pass  # they wait on, and whoever writes next meets it
+            return []  # they wait on, and whoever writes next meets it
         finally:
             self._sending.release()
 
@@ -137,7 +139,7 @@ class VerdictWriter:
         except RedisUnavailable as error:
             self._failures.append(error)
             raise
-        self._written(verdicts, came)
+        self._keep(self._written(verdicts, came))
 
     def _sent(
         self, verdicts: Sequence[Packed], send: Callable[[Sequence[Packed]], list[Written]] | None = None
@@ -153,17 +155,20 @@ class VerdictWriter:
             # One that is refused keeps no other from being written.
             return [came for each in verdicts for came in self._sent([each])]
 
-    def _written(self, verdicts: Sequence[Packed], came: Sequence[Written | Exception]) -> None:
+    def _written(self, verdicts: Sequence[Packed], came: Sequence[Written | Exception]) -> list[Outcome]:
         with self._guard:
             del self._waiting[: len(verdicts)]
             self._since = self._clock()
-        self._came(verdicts, came)
+        return self._came(verdicts, came)
 
-    def _came(self, verdicts: Sequence[Packed], came: Sequence[Written | Exception]) -> None:
+    def _came(self, verdicts: Sequence[Packed], came: Sequence[Written | Exception]) -> list[Outcome]:
         for packed, word in zip(verdicts, came, strict=True):
             if word is Written.FENCED:
                 self.fenced = True
             elif isinstance(word, Written):
                 self._on_stands(packed.verdict.index)
+        return [Outcome(packed.verdict, word) for packed, word in zip(verdicts, came, strict=True)]
+
+    def _keep(self, outcomes: Sequence[Outcome]) -> None:
         with self._guard:
-            self._outcomes += (Outcome(packed.verdict, word) for packed, word in zip(verdicts, came, strict=True))
+            self._outcomes += outcomes

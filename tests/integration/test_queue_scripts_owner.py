@@ -11,7 +11,7 @@ from collimate_rl.errors import UnknownVersion
 from collimate_rl.protocol import ResultStatus, Verdict, infra_verdict, keys
 from collimate_rl.queue import codec, lua
 from collimate_rl.queue.batches import BatchQueue
-from collimate_rl.queue.endings import end_with
+from collimate_rl.queue.endings import Packed, end_with, write_together
 from collimate_rl.queue.replies import (
     Claimed,
     Hold,
@@ -203,6 +203,23 @@ def test_an_index_beyond_the_group_and_an_infra_answer_are_no_verdicts(each_queu
         each_queue.verdict(hold, infra_verdict(0, "at_capacity"))
 
 
+def test_of_verdicts_that_come_together_each_is_told_and_none_is_written_where_one_is_none(
+    each_queue: BatchQueue,
+) -> None:
+    k = put(each_queue, make_batch(k=4))
+    hold = take(each_queue, k).hold
+    each_queue.verdict(hold, passed(1, 0.5))
+    with pytest.raises(ValueError, match="beyond the last candidate"):
+        write_together(each_queue, hold, packed(0, 4))
+    assert each_queue.client.hkeys(keys.BatchKeys(k).verdicts) == [b"1"]
+    assert write_together(each_queue, hold, packed(2, 1, 0)) == [Written.ACCEPTED, Written.STANDS, Written.ACCEPTED]
+    lapse(each_queue, k)
+    settle(each_queue)
+    second = take(each_queue, k, owner="other")
+    assert write_together(each_queue, hold, packed(0, 3)) == [Written.ACCEPTED, Written.FENCED]
+    assert set(second.verdicts) == {0, 1, 2}
+
+
 # note, mark, cases
 
 
@@ -364,18 +381,22 @@ def test_publish_is_fenced(each_queue: BatchQueue) -> None:
     assert each_queue.publish(Hold("d" * 32, "o", 1)).word is Published.FENCED
 
 
+def packed(*indices: int) -> list[Packed]:
+    return [Packed.of(passed(index)) for index in indices]
+
+
 def test_a_last_verdict_answers_the_batch_in_the_same_round_trip(each_queue: BatchQueue) -> None:
     k = put(each_queue, make_batch(k=2))
     hold = take(each_queue, k).hold
     each_queue.client.script_flush()  # as after a restart: the server knows neither script
-    assert end_with(each_queue, hold, passed(0)) == (Written.ACCEPTED, (Published.MISSING, (1,)))
+    assert end_with(each_queue, hold, packed(0)) == ([Written.ACCEPTED], (Published.MISSING, (1,)))
     with pytest.raises(ValueError, match="no verdict"):
-        end_with(each_queue, hold, infra_verdict(1, "draining"))
+        Packed.of(infra_verdict(1, "draining"))
     with pytest.raises(ValueError, match="beyond the last candidate"):
-        end_with(each_queue, hold, passed(2))
+        end_with(each_queue, hold, packed(1, 2))
     assert each_queue.result(k) is None
     for answered in (Published.OK, Published.ALREADY):  # sent again when the reply was lost
-        assert end_with(each_queue, hold, passed(1)) == (Written.ACCEPTED, (answered, ()))
+        assert end_with(each_queue, hold, packed(0, 1)) == ([Written.ACCEPTED] * 2, (answered, ()))
     assert result_of(each_queue, k) == [(1.0, None)] * 2
     assert each_queue.client.xlen(keys.results("run", "p")) == 1
 
@@ -386,7 +407,7 @@ def test_a_fenced_owners_last_verdict_answers_nothing(each_queue: BatchQueue) ->
     lapse(each_queue, k)
     settle(each_queue)
     take(each_queue, k, owner="other")
-    assert end_with(each_queue, late, passed(0)) == (Written.FENCED, (Published.FENCED, ()))
+    assert end_with(each_queue, late, packed(0)) == ([Written.FENCED], (Published.FENCED, ()))
     assert each_queue.result(k) is None
 
 

@@ -142,25 +142,26 @@ def test_many_bytes_do_not_wait(bench: Bench) -> None:
 
 
 def test_the_tick_writes_what_waits_for_long_and_nothing_else(bench: Bench) -> None:
-    bench.writer.flush_due()
+    assert bench.writer.flush_due() == []
     bench.writer.put(passed(0))
-    bench.writer.flush_due()
+    assert bench.writer.flush_due() == []
     assert bench.calls == []
     bench.now += HELD_S
-    bench.writer.flush_due()
-    bench.writer.flush_due()
-    assert (bench.calls, bench.written()) == ([("write_together", [0])], {0})
+    assert bench.writer.flush_due() == [(passed(0), Written.ACCEPTED)]
+    assert bench.writer.flush_due() == []
+    assert bench.outcomes() == []
+    assert (bench.calls, bench.written(), bench.stands) == ([("write_together", [0])], {0}, [0])
 
 
 def test_the_tick_tries_once_while_the_server_is_away_and_nothing_is_lost(bench: Bench) -> None:
     bench.writer.put(passed(0))
     bench.now += HELD_S
     bench.before = away
-    bench.writer.flush_due()
+    assert bench.writer.flush_due() == []
     assert (len(bench.calls), bench.outcomes(), bench.stands) == (1, [], [])
     bench.before = lambda: None
-    bench.writer.flush_due()
-    assert (bench.outcomes(), bench.written()) == ([(0, Written.ACCEPTED)], {0})
+    assert bench.writer.flush_due() == [(passed(0), Written.ACCEPTED)]
+    assert bench.written() == {0}
 
 
 def test_a_server_that_stays_away_is_told_and_what_waits_is_written_later(bench: Bench) -> None:
