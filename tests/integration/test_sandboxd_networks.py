@@ -142,9 +142,10 @@ def fresh(daemon: RunningDaemon) -> dict[str, Any]:
 
 
 def test_execs_that_use_none_follow_each_other_in_few(daemon: RunningDaemon, fresh: dict[str, Any]) -> None:
-    networks = [look(daemon) for _ in range(40)]
-    assert len({cookie for cookie, _ in networks}) < 40
-    assert [seen for _, seen in networks] == [fresh] * 40
+    # Where the kernel counts the routes of IPv4 that were looked up, one who looks at everything has used it.
+    text = f"import socket\nprint(socket.socket().getsockopt(socket.SOL_SOCKET, {COOKIE}, 8).hex())"
+    assert len({code(daemon.socket_path, text)["stdout"] for _ in range(40)}) < 40
+    assert [look(daemon)[1] for _ in range(16)] == [fresh] * 16
 
 
 @pytest.mark.parametrize("use", USES)
