@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypedDict
 
 from collimate_rl.grading.continued import run_calls
-from collimate_rl.grading.frames import Case, Report, exception_of, failure_of
+from collimate_rl.grading.frames import Case, Ops, Report, exception_of, failure_of
 from collimate_rl.grading.result import MAX_DETAIL, MAX_TAIL, CaseResult, GradeResult, SpecFault
 from collimate_rl.grading.run import Graded, GroupRun
 from collimate_rl.grading.smells import smells_of
@@ -49,7 +49,7 @@ def runner_job(
         "prelude": "",
         "program": False,
         "entry": None,
-        "ops": list(ops),
+        "ops": ops if isinstance(ops, Ops) else list(ops),
         "total_s": total_s(timeout_seconds),
         "case_s": case_s,
         "value_bytes": VALUE_BYTES,

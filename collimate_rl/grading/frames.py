@@ -7,7 +7,8 @@ import json
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import cached_property
+from typing import Any, Final, NamedTuple
 
 from collimate_rl import guest
 from collimate_rl.grading.execute import ExecRequest
@@ -29,9 +30,20 @@ _CASE_OUTCOMES: Final = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Case:
-    """What one op came to: a kind (see the runner), milliseconds, the line that the candidate sent, what it printed."""
+class Ops(list[dict[str, Any]]):
+    """Ops that all candidates of a group get: their text is made once, and is most of what a job takes to write."""
+
+    @cached_property
+    def text(self) -> str:
+        """As JSON."""
+        return dumps(self)
+
+
+class Case(NamedTuple):
+    """What one op came to: a kind (see the runner), milliseconds, the line that the candidate sent, what it printed.
+
+    A tuple, since there are as many as candidates times cases.
+    """
 
     kind: str
     ms: float
@@ -76,12 +88,20 @@ def compose(program: str, job: dict[str, Any], *, timeout_seconds: int, seed: st
         job = {**job, "id": exec_id}
     request = ExecRequest(
         code=guest.program(program),
-        files=((JOB, dumps({**job, "mark": mark})),),
+        files=((JOB, _text({**job, "mark": mark})),),
         timeout_seconds=timeout_seconds,
         seed=seed,
         exec_id=exec_id,
     )
     return Framed(request=request, mark=mark)
+
+
+def _text(job: dict[str, Any]) -> str:
+    ops = job.get("ops")
+    if not isinstance(ops, Ops):
+        return dumps(job)
+    rest = dumps({name: value for name, value in job.items() if name != "ops"})
+    return f'{rest[:-1]},"ops":{ops.text}}}'
 
 
 def framed_lines(stdout: str, mark: str) -> list[str] | None:

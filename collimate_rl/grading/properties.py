@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import zlib
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from collimate_rl.errors import CollimateError
 from collimate_rl.grading.calls import call_op, grade_calls, no_code
-from collimate_rl.grading.frames import compose, framed_lines
+from collimate_rl.grading.frames import Ops, compose, framed_lines
 from collimate_rl.grading.result import SpecFault
 from collimate_rl.grading.run import Graded, GroupRun, Stopped, side_by_side
 from collimate_rl.grading.unit import rules_of
@@ -34,7 +34,7 @@ class Made(NamedTuple):
 class Prepared(NamedTuple):
     """A seed's cases, ready for the runner and for comparing."""
 
-    ops: tuple[Any, ...]
+    ops: Ops
     expected: tuple[Expected, ...]
     ms: float
 
@@ -125,7 +125,7 @@ def _prepared(spec: PropertyReward, made: Made) -> Prepared:
     rules = rules_of(spec.options())
     try:
         pairs = [loads(line) for line in made.lines]
-        ops = tuple(call_op(spec.entry, ["t", given]) for given, _ in pairs)
+        ops = Ops(call_op(spec.entry, ["t", given]) for given, _ in pairs)
         expected = tuple(Expected(wanted, rules) for _, wanted in pairs)
         for n, each in enumerate(expected):
             if not each.matches(each.text):

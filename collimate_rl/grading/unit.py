@@ -18,7 +18,7 @@ from collimate_rl.grading.calls import (
     verdicts_of,
 )
 from collimate_rl.grading.checked import checker_of
-from collimate_rl.grading.frames import Case, compose, failure_of, read_report
+from collimate_rl.grading.frames import Case, Ops, compose, failure_of, read_report
 from collimate_rl.grading.result import SpecFault
 from collimate_rl.grading.run import Graded, GroupRun
 from collimate_rl.grading.texts import same_text
@@ -47,7 +47,7 @@ def grade_unit_tests(run: GroupRun, spec: UnitTestReward) -> None:
     rules = rules_of(spec.options())
     try:
         given = [test["input"] if isinstance(test["input"], list) else [test["input"]] for test in tests]
-        ops = [call_op(spec.entry, encode(tuple(arguments), MAX_SPEC_VALUE)) for arguments in given]
+        ops = Ops(call_op(spec.entry, encode(tuple(arguments), MAX_SPEC_VALUE)) for arguments in given)
         expected = [_expected(test["expected"], rules, wrapped=spec.wrapped) for test in tests]
         check = None
         if spec.checker is not None:
@@ -98,7 +98,7 @@ def grade_programs(run: GroupRun, spec: StdioReward) -> None:
     cases = [spec.cases[place] for place in places]
     credit = Credit(mode=spec.credit, weights=spec.weights).of(places)
     options = spec.options()
-    ops = [{"stdin": case["stdin"]} for case in cases]
+    ops = Ops({"stdin": case["stdin"]} for case in cases)
     room = output_room([len(dumps(case["stdout"])) for case in cases], 2)
     check = None
     if spec.checker is not None:
