@@ -57,13 +57,13 @@ class Site:
 
     @contextmanager
     def workers(self, processes: int, slots: int | None = None) -> Iterator[None]:
-        """A supervisor with so many worker processes, all of them waiting for a bell; two slots per core by default.
+        """A supervisor with so many worker processes, all of them waiting for a bell; four slots per core by default.
 
         0 processes: two, and as many more as it starts by itself.
         """
         self.starts += 1
         argv = [sys.executable, "-m", "worker", "--queue", QUEUE, "--node", NODE, "--processes", str(processes)]
-        argv += ["--slots", str(slots or 2 * len(os.sched_getaffinity(0)))]
+        argv += ["--slots", str(slots or 4 * len(os.sched_getaffinity(0)))]
         argv += ["--backend", f"unix:{self._directory / 'site.sock'}", "--grace", "3"]
         argv += ["--state-dir", str(self._directory / "state")]
         log = self._directory / f"worker-{self.starts}.log"

@@ -79,7 +79,7 @@ def needs(run: Run, costs: Costs, *, cores_per_node: int = 32, full: float = FUL
         per_second=rate,
         cores=cores,
         nodes=nodes,
-        slots=max(math.ceil(rate * run.lasts_s), 2 * cores),
+        slots=max(math.ceil(rate * run.lasts_s), 4 * cores),
         processes=max(2 * nodes, math.ceil(run.groups / run.grading_s * run.slowest_s / full)),
         servers=servers,
         redis_share=rate / room * full if room else math.inf,

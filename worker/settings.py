@@ -42,8 +42,9 @@ def default_node() -> str:
 
 
 def default_slots() -> int:
-    """Twice the cores that this process may use: grading is bound by the CPU."""
-    return 2 * len(os.sched_getaffinity(0))
+    """Four per core that this process may use: twice what the daemon runs at once, so that when one has ended there the
+    next is in its line already, and no processor waits for an answer to travel."""
+    return 4 * len(os.sched_getaffinity(0))
 
 
 def default_state_dir() -> str:
@@ -75,7 +76,7 @@ class WorkerSettings:
     queue: str = _setting("the queue to serve; one queue per worker", default="grade", metavar="NAME")
     node: str = _setting("this node's name, unique in the fleet", factory=default_node, metavar="NAME")
     processes: int = _setting(
-        "worker processes; each grades one batch at a time; 0: two, or one per eight slots, and more while all wait "
+        "worker processes; each grades one batch at a time; 0: two, or one per sixteen slots, and more while all wait "
         "for the last candidates of their batches",
         default=0,
         metavar="N",
@@ -148,7 +149,7 @@ class WorkerSettings:
     @property
     def first_processes(self) -> int:
         """Worker processes to begin with. Where more may follow, also how many of all of them may take batches."""
-        return self.processes or min(MOST_PROCESSES, max(2, self.slots // 8))
+        return self.processes or min(MOST_PROCESSES, max(2, self.slots // 16))
 
     @property
     def most_processes(self) -> int:

@@ -122,7 +122,7 @@ class LocalStack:
         wait_for_daemon(self._daemon, self.socket, self.watch)
         cores = len(os.sched_getaffinity(0))
         argv = [sys.executable, "-m", "worker", "--queue", QUEUE, "--node", NODE]
-        argv += ["--processes", str(max(2, cores)), "--slots", str(2 * cores), "--backend", f"unix:{self.socket}"]
+        argv += ["--processes", str(max(2, cores)), "--slots", str(4 * cores), "--backend", f"unix:{self.socket}"]
         argv += ["--state-dir", str(self.directory / "worker"), "--grace", str(WORKER_GRACE_S)]
         env = {"COLLIMATE_REDIS_URL": self.redis_url}
         self._worker = Child.start("worker", argv, self.logs / "worker.log", env)

@@ -210,7 +210,7 @@ def test_how_many_processes_a_node_has() -> None:
 
     assert of(3, 64) == (3, 3)
     assert of(0, 4) == (2, 6)
-    assert of(0, 64) == (8, 72)
+    assert of(0, 64) == (4, 68)
     assert of(0, 4096) == (MOST_PROCESSES, MOST_PROCESSES)
     assert WorkerSettings().processes == 0
     node = WorkerSettings(slots=64)
