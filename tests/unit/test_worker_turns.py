@@ -211,9 +211,9 @@ def test_how_many_processes_a_node_has() -> None:
     assert of(3, 64) == (3, 3)
     assert of(0, 4) == (2, 6)
     assert of(0, 64) == (4, 68)
-    assert of(0, 4096) == (MOST_PROCESSES, MOST_PROCESSES)
+    assert of(0, 4096) == (256, MOST_PROCESSES)
     assert WorkerSettings().processes == 0
-    node = WorkerSettings(slots=64)
+    node = WorkerSettings(slots=128)
     grown = [node.first_processes]
     while grown[-1] < node.most_processes:
         grown.append(node.more_processes(grown[-1]))
