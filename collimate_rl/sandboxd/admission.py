@@ -53,15 +53,20 @@ class Admission:
         """Whether new work is refused."""
         return self._draining
 
-    def place(self, *, hung_up: Callable[[], bool] | None = None) -> _Place:
+    def place(self, *, hung_up: Callable[[], bool] | None = None, until: float | None = None) -> _Place:
         """A context that holds a place. CollimateError `at_capacity` when none came free in time, `draining` when none
         will.
 
         `hung_up` is asked after a wait: whoever is gone by then needs no place, which goes to the next in line.
+        `until`, by the clock, is the end of a wait that began before.
         """
-        return _Place(self, hung_up)
+        return _Place(self, hung_up, until)
 
-    def enter(self) -> bool:
+    def last_moment(self) -> float:
+        """Until when whoever comes now waits."""
+        return self._clock() + self._wait_s
+
+    def enter(self, until: float | None = None) -> bool:
         """Take a place; whether that took a wait. `leave` gives it back."""
         with self._lock:
             if self._draining:
@@ -71,7 +76,7 @@ class Admission:
                 return False
             ticket = _Ticket()
             self._waiting.append(ticket)
-        ticket.wait(self._wait_s)
+        ticket.wait(self._wait_s if until is None else max(0.0, until - self._clock()))
         with self._lock:
             if ticket.granted:
                 return True
@@ -79,7 +84,7 @@ class Admission:
                 self._waiting.remove(ticket)
             if self._draining:
                 raise draining()
-        raise at_capacity(f"{self.max_inflight} execs run already and none ended within {self._wait_s:g} s")
+        raise at_capacity(f"as many execs as may be are under way, and no place came free within {self._wait_s:g} s")
 
     def leave(self) -> None:
         """Give the place to the next in line."""
@@ -107,14 +112,15 @@ class Admission:
 class _Place:
     """What `place` gives. A class of its own costs a fraction of what a generator does, which every exec would pay."""
 
-    __slots__ = ("_admission", "_hung_up")
+    __slots__ = ("_admission", "_hung_up", "_until")
 
-    def __init__(self, admission: Admission, hung_up: Callable[[], bool] | None) -> None:
+    def __init__(self, admission: Admission, hung_up: Callable[[], bool] | None, until: float | None) -> None:
         self._admission = admission
         self._hung_up = hung_up
+        self._until = until
 
     def __enter__(self) -> None:
-        if self._admission.enter() and self._hung_up is not None and self._hung_up():
+        if self._admission.enter(self._until) and self._hung_up is not None and self._hung_up():
             self._admission.leave()
             raise at_capacity("the caller hung up while its exec waited for a place: nothing was run")
 

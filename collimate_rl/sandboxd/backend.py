@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from collimate_rl.sandboxd.config import Template
 from collimate_rl.sandboxd.wire import Exec
+
+Turn = Callable[[], AbstractContextManager[object]]
+"""What an exec is run in: entering it may take a wait, and may raise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +54,7 @@ class Backend(Protocol):
     """An isolation. `start` raises IsolationUnavailable; `close` leaves nothing behind.
 
     `failure` says why no fork of a template can be had, or None; `codes` are the programs that it keeps compiled.
+    `run_once` runs the exec in its `turn`, and makes ready for it before that, and clears away after it, where it can.
     """
 
     name: str
@@ -59,7 +64,7 @@ class Backend(Protocol):
 
     def start(self) -> None: ...
 
-    def run_once(self, template: Template, request: Exec) -> Outcome: ...
+    def run_once(self, template: Template, request: Exec, turn: Turn = nullcontext) -> Outcome: ...
 
     def create(self, template: Template) -> Box: ...
 

@@ -79,7 +79,7 @@ class Daemon:
     def close(self) -> None:
         """End everything, last begun first."""
         if self._service is not None:
-            self._service.admission.drain()
+            self._service.refuse_new()
         while self._undo:
             self._undo.pop()()
 

@@ -10,6 +10,7 @@ import socket
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 from collimate_rl.errors import CollimateError
 from collimate_rl.sandboxd import cgroups, seccomp
 from collimate_rl.sandboxd.admission import no_descriptors
-from collimate_rl.sandboxd.backend import Box, IsolationUnavailable, Outcome
+from collimate_rl.sandboxd.backend import Box, IsolationUnavailable, Outcome, Turn
 from collimate_rl.sandboxd.boxes import NamespaceBox
 from collimate_rl.sandboxd.config import MIB, Limits, Template
 from collimate_rl.sandboxd.forks import Fork, pid_of
@@ -114,10 +115,11 @@ class NamespaceBackend:
             # None of them: then it is this machine rather than a template.
             raise IsolationUnavailable(str(keepers[0].failure))
 
-    def run_once(self, template: Template, request: Exec) -> Outcome:
+    def run_once(self, template: Template, request: Exec, turn: Turn = nullcontext) -> Outcome:
         """Fork, run, discard. A fork that died before it began raises session_bringup_failed."""
         if template.entry is not None:
-            return self._run_beside_entry(template, request)
+            with turn():
+                return self._run_beside_entry(template, request)
         # Before there is a fork: a job that is none costs none.
         job = self._programs.held_job(request) if template.language is None else None
         began = time.monotonic()
@@ -129,11 +131,13 @@ class NamespaceBackend:
             else:
                 running = HeldRunning(fork, request, job, self._limits)
             try:
-                running.send()
-                report = running.report()
-                if report is None:
-                    running.give_up()
-                fork.kill()
+                # No processor stands still while a fork is made, or unmade.
+                with turn():
+                    running.send()
+                    report = running.report()
+                    if report is None:
+                        running.give_up()
+                    fork.kill()
                 if not running.collector.until_closed(time.monotonic() + self._limits.kill_timeout_s):
                     log.error("a fork's processes hold its output after its end")
                 return running.outcome(report, fork_ms)

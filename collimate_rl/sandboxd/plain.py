@@ -18,9 +18,10 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
-from collimate_rl.sandboxd.backend import Box, Outcome, timeout_notice
+from collimate_rl.sandboxd.backend import Box, Outcome, Turn, timeout_notice
 from collimate_rl.sandboxd.config import Limits, Template
 from collimate_rl.sandboxd.forks import session_gone
 from collimate_rl.sandboxd.inside.channel import ChannelClosed, send_report
@@ -65,11 +66,12 @@ class PlainBackend:
             "ISOLATION IS OFF: candidates run as plain processes of this user, with this machine's files and network"
         )
 
-    def run_once(self, template: Template, request: Exec) -> Outcome:
+    def run_once(self, template: Template, request: Exec, turn: Turn = nullcontext) -> Outcome:
         """A fresh folder, one exec, and both are gone."""
         box = self.create(template)
         try:
-            return box.run(request)
+            with turn():
+                return box.run(request)
         finally:
             box.destroy()
 

@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib import metadata
 from typing import Any
 
@@ -22,6 +23,8 @@ log = logging.getLogger(__name__)
 CAPABILITIES = ("label", "truncated", "guest_programs")
 """Extensions of this daemon: `label` on create, `truncated` in ExecResponse, trusted guest programs kept compiled."""
 _REAP_EVERY_S = 1.0
+_FORKS_PER_PLACE = 2
+"""One-shot execs whose forks are there at a time, to each that runs: others are made, or unmade, meanwhile."""
 
 EndpointsFn = Callable[[str, str, dict[str, Any]], Mapping[Any, str]]
 
@@ -47,6 +50,7 @@ class Service:
         self._endpoints_fn = endpoints_fn
         self._drop_session_id = drop_session_id
         self.admission = Admission(limits.max_inflight, limits.admission_wait_s)
+        self._forks = Admission(_FORKS_PER_PLACE * limits.max_inflight, limits.admission_wait_s)
         self._sessions = Sessions(
             max_sessions=limits.max_sessions, idle_limit_s=limits.idle_limit_s, age_limit_s=limits.age_limit_s
         )
@@ -67,7 +71,7 @@ class Service:
             "sessions": len(self._sessions),
             "running": self.admission.running,
             "max_inflight": self.admission.max_inflight,
-            "queued": self.admission.queued,
+            "queued": self._forks.queued + self.admission.queued,
             "templates": [name for name in self._templates if name not in failed],
             "failed_templates": failed,
             "version": _version(),
@@ -156,12 +160,14 @@ class Service:
     def exec_once(
         self, body: dict[str, Any], *, hung_up: Callable[[], bool] | None = None
     ) -> tuple[int, dict[str, Any]]:
-        """Fork, run, discard. `hung_up` as with session_exec."""
+        """Fork, run, discard. `hung_up` as with session_exec. The fork is made before there is a place to run in."""
         began = time.monotonic()
         _, template = self._template(body)
         request = parse_exec(body, composed_bytes=self._limits.composed_bytes)
-        with self.admission.place(hung_up=hung_up):
-            outcome = self._backend.run_once(template, request)
+        until = self.admission.last_moment()
+        with self._forks.place(hung_up=hung_up, until=until):
+            turn = partial(self.admission.place, hung_up=hung_up, until=until)
+            outcome = self._backend.run_once(template, request, turn)
         return 200, _exec_response(request, outcome, began)
 
     def _template(self, body: dict[str, Any]) -> tuple[str, Template]:
@@ -186,14 +192,20 @@ class Service:
                 self._sessions.lost(session)
                 session.box.destroy()
 
+    def refuse_new(self) -> None:
+        """Take no new work, nor what waits for a place."""
+        self._forks.drain()
+        self.admission.drain()
+
     def drain(self) -> bool:
         """Refuse new work and wait for what runs; False when it did not end within the drain limit."""
-        self.admission.drain()
-        return self.admission.wait_idle(self._limits.drain_limit_s)
+        end = time.monotonic() + self._limits.drain_limit_s
+        self.refuse_new()
+        return self._forks.wait_idle(self._limits.drain_limit_s) and self.admission.wait_idle(end - time.monotonic())
 
     def close(self) -> None:
         """End every session."""
-        self.admission.drain()
+        self.refuse_new()
         self._closing.set()
         self._reaper.join()
         for session in self._sessions.clear():

@@ -7,6 +7,7 @@ import os
 import threading
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -54,6 +55,35 @@ def test_at_capacity_after_waiting_and_nothing_ran(narrow: CollimateClient) -> N
     holder.join(30)
     assert narrow.session_exec(session, command="ls")["stdout"] == ""
     assert narrow.get_session(session)["exec_count"] == 1
+
+
+@pytest.mark.parametrize("isolation", ["namespaces", "none"])
+def test_forks_wait_for_their_turn_and_no_more_run_than_may(isolation: str) -> None:
+    text = "import time; print(time.monotonic()); time.sleep(0.3); print(time.monotonic())"
+    limits = Limits(max_inflight=2, admission_wait_s=60)
+    with backend(isolation=isolation, limits=limits) as served, ThreadPoolExecutor(16) as pool:
+        client = client_of(served)
+        answers = list(pool.map(lambda _: client.exec_once("py", code=text, timeout_seconds=2), range(16)))
+        assert (client.health()["running"], client.health()["queued"]) == (0, 0)
+    spans = [tuple(map(float, answer["stdout"].split())) for answer in answers]
+    assert max(sum(began <= at < ended for began, ended in spans) for at, _ in spans) == 2
+    # What an exec waited for its turn is no part of its time: the last ones waited longer than that.
+    assert [answer["exit_code"] for answer in answers] == [0] * 16
+
+
+def test_a_fork_whose_turn_does_not_come_is_given_up() -> None:
+    with backend(limits=Limits(max_inflight=1, admission_wait_s=0.3)) as served, ThreadPoolExecutor(4) as pool:
+        client = client_of(served)
+        first = pool.submit(client.exec_once, "py", command="sleep 2; echo done")
+        eventually(lambda: client.health()["running"] == 1, "the exec runs")
+        others = [pool.submit(client.exec_once, "py", command="echo ran") for _ in range(3)]
+        refused = [other.exception(30) for other in others]
+        assert [(each.status, each.error_code) for each in refused if isinstance(each, CollimateError)] == [
+            (503, "at_capacity")
+        ] * 3
+        assert first.result(30)["stdout"] == "done\n"
+        health = client.health()
+        assert (health["running"], health["queued"], health["unclean_forks"]) == (0, 0, 0)
 
 
 def test_at_most_so_many_sessions(narrow: CollimateClient) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 
 import pytest
 
 from collimate_rl.errors import CollimateError
 from collimate_rl.sandboxd.admission import Admission
-from collimate_rl.sandboxd.backend import Outcome
+from collimate_rl.sandboxd.backend import Outcome, Turn
 from collimate_rl.sandboxd.config import Template
 from collimate_rl.sandboxd.health import CACHED_S, HealthProbe
 from collimate_rl.sandboxd.sessions import Sessions
@@ -54,6 +55,17 @@ def test_waiting_ends_with_at_capacity_and_leaves_the_line() -> None:
         assert admission.queued == 0
     with admission.place():
         assert admission.running == 1
+
+
+def test_who_waited_elsewhere_before_waits_no_longer_in_all() -> None:
+    now = [100.0]
+    admission = Admission(1, wait_s=20, clock=lambda: now[0])
+    until_then = admission.last_moment()
+    now[0] = 121.0
+    with admission.place(until=until_then):  # there is one: no wait is needed
+        with pytest.raises(CollimateError) as refused, admission.place(until=until_then):
+            raise AssertionError("the place is taken")
+        assert refused.value.error_code == "at_capacity"
 
 
 def test_a_place_comes_back_after_a_failure() -> None:
@@ -226,7 +238,7 @@ class FakeBackend:
 
     def start(self) -> None: ...
 
-    def run_once(self, template: Template, request: Exec) -> Outcome:
+    def run_once(self, template: Template, request: Exec, turn: Turn = nullcontext) -> Outcome:
         self.asked += 1
         answer = self.answers.pop(0)
         if isinstance(answer, CollimateError):

@@ -12,6 +12,7 @@ import re
 import socket
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from collimate_rl.errors import CollimateError
-from collimate_rl.sandboxd.backend import Outcome
+from collimate_rl.sandboxd.backend import Outcome, Turn
 from collimate_rl.sandboxd.config import Limits, Template
 from collimate_rl.sandboxd.http_front import HttpFront
 from collimate_rl.sandboxd.http_wire import (
@@ -137,7 +138,7 @@ class EchoBackend:
 
     def start(self) -> None: ...
 
-    def run_once(self, template: Template, request: Exec) -> Outcome:
+    def run_once(self, template: Template, request: Exec, turn: Turn = nullcontext) -> Outcome:
         for path, content in request.files:
             assert check_path(path) == path
             assert isinstance(content, bytes)
