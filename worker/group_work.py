@@ -11,6 +11,7 @@ import logging
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any, cast
@@ -113,6 +114,8 @@ class GroupWork:
         # Those of one candidate after the other come too seldom to wait. Where something is done with a verdict that
         # stands, or a death counts against whoever has none, each is written before anything else is.
         together = self._concurrency > 1 and self.sessions is None and self._cache is None and not grant.cautious
+        self._suspects: deque[tuple[int, str, str | None]] = deque()
+        """Candidates with verdicts that are to be counted against their run, not yet counted."""
         self._writer = VerdictWriter(
             bench.queue, grant.hold, held_s=HELD_S if together else 0.0, on_stands=self._has_verdict
         )
@@ -297,6 +300,11 @@ class GroupWork:
                 refused = refused or (_unwritable(verdict.index, came) if isinstance(came, ValueError) else came)
             elif came is not Written.FENCED:
                 self._stands(verdict, mine=came is Written.ACCEPTED)
+        while self._suspects:
+            try:
+                self._count(*self._suspects.popleft())
+            except IndexError:
+                break  # another thread had the last one
         if self._writer.fenced:
             self._keeper.halt(Reason.FENCED)
             raise Fenced
@@ -312,7 +320,8 @@ class GroupWork:
         if mine:
             answer_counts.count_verdict(self._tally, verdict)
         if mine and verdict.outcome in SUSPECT_OUTCOMES:
-            self._count(index, verdict.outcome, verdict.session_id)
+            # By a grading thread: a server that is away then must not hold up the keeper's.
+            self._suspects.append((index, verdict.outcome, verdict.session_id))
         logs.emit(
             logs.CANDIDATE_GRADED,
             logging.DEBUG,
