@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from collimate_rl.sandboxd import cgroups
+from collimate_rl.sandboxd.cgroup_layout import detect
 from collimate_rl.sandboxd.privileges import Privileges, read_privileges
 
 _EMPTY_IN_PROC = ("/proc/sys/fs/binfmt_misc", "/proc/fs/nfsd")
@@ -126,7 +126,7 @@ def _cgroups(host: Host) -> CgroupFacts:
     own, mounts = host.read("/proc/self/cgroup"), host.read("/proc/self/mountinfo")
     if own is None or mounts is None:
         return CgroupFacts(kind="none")
-    layout = cgroups.detect(own, mounts)
+    layout = detect(own, mounts)
     if layout.kind == "none":
         return CgroupFacts(kind="none")
     if layout.kind == "v1":

@@ -20,6 +20,7 @@ from collimate_rl.sandboxd import cgroups, seccomp
 from collimate_rl.sandboxd.admission import no_descriptors
 from collimate_rl.sandboxd.backend import Box, IsolationUnavailable, Outcome, Turn
 from collimate_rl.sandboxd.boxes import NamespaceBox
+from collimate_rl.sandboxd.cgroup_layout import read_layout
 from collimate_rl.sandboxd.config import MIB, Limits, Template
 from collimate_rl.sandboxd.forks import Fork, pid_of
 from collimate_rl.sandboxd.guests import GuestPrograms
@@ -78,7 +79,7 @@ class NamespaceBackend:
             bwrap = find_bwrap()
         except BwrapMissing as exc:
             raise IsolationUnavailable(str(exc)) from exc
-        layout = cgroups.read_layout()
+        layout = read_layout()
         cgroups.sweep_stale(cgroups.stale_places(layout), RunFolder.is_alive)
         self._cgroups = cgroups.open_cgroups(layout, folder.mark)
         write_etc(folder.path("etc"))

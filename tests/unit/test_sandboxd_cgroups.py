@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from collimate_rl.sandboxd import cgroups
-from collimate_rl.sandboxd.cgroups import PREFIX, FolderCgroups, Layout, NoCgroups, detect, open_cgroups, sweep_stale
+from collimate_rl.sandboxd.cgroup_layout import Layout, detect
+from collimate_rl.sandboxd.cgroups import PREFIX, FolderCgroups, NoCgroups, open_cgroups, sweep_stale
 
 MOUNT = "31 23 0:28 {root} {point} rw,relatime shared:9 - {kind} {source} rw,{options}"
 
