@@ -81,7 +81,7 @@ class WorkerSettings:
         default=0,
         metavar="N",
     )
-    slots: int = _setting("sandboxes that this node runs side by side", factory=default_slots, metavar="N")
+    slots: int = _setting("sandboxes that this node asks for side by side", factory=default_slots, metavar="N")
     backend: str = _setting(
         "the sandbox daemon, unix:PATH or http://HOST:PORT, or a gateway, https://HOST (with its key in "
         "COLLIMATE_API_KEY) or gateway:URL; empty looks where the SDK's connect() looks",
