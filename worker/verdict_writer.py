@@ -150,9 +150,9 @@ class VerdictWriter:
         except RedisUnavailable:
             raise
         except (QueueError, ValueError) as error:
-            if len(verdicts) == 1:
+            if len(verdicts) == 1 and send is None:
                 return [error]
-            # One that is refused keeps no other from being written.
+            # One that is refused keeps no other from being written, and a refused answer none from having been.
             return [came for each in verdicts for came in self._sent([each])]
 
     def _written(self, verdicts: Sequence[Packed], came: Sequence[Written | Exception]) -> list[Outcome]:

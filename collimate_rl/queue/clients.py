@@ -21,6 +21,7 @@ from redis.exceptions import (
     BusyLoadingError,
     ConnectionError,
     NoPermissionError,
+    NoScriptError,
     OutOfMemoryError,
     ReadOnlyError,
     RedisError,
@@ -156,7 +157,8 @@ def translate_errors(doing: str) -> Iterator[None]:
         # It passes when others' keys go or memory comes: to whoever waits, the same as a server that is away.
         told = f"the Redis server is out of memory and refused to {doing}; give it more: {exc}"
         raise RedisUnavailable(told) from exc
-    except (BusyLoadingError, ReadOnlyError) as exc:
+    except (BusyLoadingError, NoScriptError, ReadOnlyError) as exc:
+        # A script that it does not know right after it learned it: it was restarted, or told to forget, in between.
         raise RedisUnavailable(f"the Redis server could not {doing} yet: {exc}") from exc
     except (ConnectionError, TimeoutError) as exc:
         distrusted = _distrusted(exc)

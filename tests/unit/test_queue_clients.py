@@ -156,6 +156,7 @@ def test_each_kind_has_its_timeouts_and_retries() -> None:
         (redis_errors.TimeoutError("x"), RedisUnavailable),
         (redis_errors.BusyLoadingError("x"), RedisUnavailable),
         (redis_errors.ReadOnlyError("x"), RedisUnavailable),
+        (redis_errors.NoScriptError("x"), RedisUnavailable),
         (redis_errors.AuthenticationError("x"), QueueError),
         (redis_errors.NoPermissionError("x"), QueueError),
         (redis_errors.OutOfMemoryError("x"), RedisUnavailable),

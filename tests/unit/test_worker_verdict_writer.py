@@ -223,7 +223,17 @@ def test_one_that_the_queue_will_not_have_keeps_no_other_back(bench: Bench) -> N
     assert isinstance(refused[1], ValueError)
     assert bench.writer.end(passed(SIZE)) is None
     bench.writer.flush()
-    assert bench.calls[4:] == [("end_with", [SIZE])]
+    assert bench.calls[4:] == [("end_with", [SIZE]), ("write_together", [SIZE])]
+
+
+def test_a_last_verdict_stands_though_its_answer_is_refused(bench: Bench) -> None:
+    for index in range(SIZE - 1):
+        bench.writer.put(passed(index))
+    bench.writer.flush()
+    bench.queue.client.set(keys.answers("grade"), "no stream")
+    assert bench.writer.end(passed(SIZE - 1)) is None
+    assert bench.outcomes() == [(index, Written.ACCEPTED) for index in range(SIZE)]
+    assert (bench.written(), bench.stands) == (set(range(SIZE)), list(range(SIZE)))
 
 
 def test_after_somebody_took_the_batch_over_only_what_stands_is_accepted(bench: Bench) -> None:
