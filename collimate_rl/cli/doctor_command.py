@@ -18,7 +18,9 @@ MARKS = {"ok": "ok", "weaker": "weaker", "doubtful": "?", "missing": "FAULT"}
 
 @click.command(short_help="Say what the product lacks here, and what to do.")
 @click.option("--socket", "unix_socket", type=click.Path(), help="The sandbox daemon's unix socket.")
-@click.option("--url", "base_url", help="The sandbox daemon's URL. Default, too: as `connect` finds it.")
+@click.option(
+    "--url", "--backend", "base_url", help="The sandbox daemon's URL, or unix:PATH. Default: as `connect` finds it."
+)
 @click.option(
     "--redis-url",
     "--redis",

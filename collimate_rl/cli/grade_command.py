@@ -35,7 +35,7 @@ CASES_SHOWN = 20
 @click.option("--template", default="py", show_default=True, help="The template to grade in.")
 @click.option("--completion", is_flag=True, help="FILE is a model's answer: take the code out of it first.")
 @click.option("--socket", "unix_socket", type=click.Path(), help="The sandbox daemon's unix socket.")
-@click.option("--url", "base_url", help="The sandbox daemon's URL.")
+@click.option("--url", "--backend", "base_url", help="The sandbox daemon's URL, or unix:PATH.")
 @click.option("--local", is_flag=True, help="Start a sandbox daemon for this call.")
 @click.option("--seed", help="64 hex characters: the run's seed, and a property's inputs.")
 @click.option("--timeout-seconds", type=click.IntRange(1, 3600), default=30, show_default=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from collimate_rl.cli.grade_command import EXIT_INFRA, daemon_errors_told
+from collimate_rl.cli.grade_command import EXIT_INFRA, connected, daemon_errors_told
 from collimate_rl.cli.interrupt import unwinding
 
 if TYPE_CHECKING:
@@ -38,7 +38,8 @@ EXIT_CANNOT = 4
     help="The queue's server, where RESULT is RUN/ID, or a line of it without inputs.",
 )
 @click.option("--epoch", type=click.IntRange(min=0), default=0, show_default=True, help="Of RUN/ID.")
-@click.option("--backend", help="The sandbox daemon to run it on: unix:PATH or its URL.")
+@click.option("--socket", "unix_socket", type=click.Path(), help="The sandbox daemon's unix socket.")
+@click.option("--url", "--backend", "base_url", help="The sandbox daemon's URL, or unix:PATH.")
 @click.option("--local", is_flag=True, help="Start a sandbox daemon for this call.")
 @click.option("--anyway", is_flag=True, help="Run it even where another grader judged then.")
 @click.option("--json", "as_json", is_flag=True, help="Print a line of JSON per candidate.")
@@ -49,7 +50,8 @@ def replay(
     rows: Any,
     redis_url: str | None,
     epoch: int,
-    backend: str | None,
+    unix_socket: str | None,
+    base_url: str | None,
     local: bool,
     anyway: bool,
     as_json: bool,
@@ -64,8 +66,8 @@ def replay(
     """
     from collimate_rl.replay.recorded import CannotReplay
 
-    if backend is not None and local:
-        raise click.UsageError("--backend and --local name the daemon in two ways: give one")
+    if sum((unix_socket is not None, base_url is not None, local)) > 1:
+        raise click.UsageError("--socket, --url and --local name the daemon in three ways: give one")
     try:
         recorded = _recorded(result, number, rows, redis_url, epoch)
         if index is not None and index >= len(recorded.answers):
@@ -73,7 +75,7 @@ def replay(
         wanted = range(len(recorded.answers)) if index is None else [index]
         _refuse_other_graders(recorded, wanted, anyway)
         with daemon_errors_told({"no_template": EXIT_CANNOT}), unwinding(), ExitStack() as cleanup:
-            client = _client(cleanup, backend, local)
+            client = connected(cleanup, unix_socket, base_url, local)
             status = max([_one(client, recorded, each, anyway, as_json) for each in wanted], default=EXIT_SAME)
     except CannotReplay as why:
         click.echo(f"it can't be run again as it was: {why}", err=True)
@@ -191,11 +193,3 @@ def _from_queue(redis_url: str, run: str, epoch: int, id: str) -> Recorded:
     except QueueError as error:
         click.echo(f"the queue could not be read: {error.message}", err=True)
         sys.exit(EXIT_INFRA)
-
-
-def _client(cleanup: ExitStack, backend: str | None, local: bool) -> SessionClient:
-    from collimate_rl.cli.grade_command import connected
-
-    where = backend or ""
-    unix = where.removeprefix("unix:") if where.startswith("unix:") else None
-    return connected(cleanup, unix, where if where and unix is None else None, local)

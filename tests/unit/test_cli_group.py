@@ -31,6 +31,15 @@ def test_each_is_found_under_its_name(name: str) -> None:
     assert command.name == name
 
 
+@pytest.mark.parametrize("name", ["doctor", "grade", "replay"])
+def test_those_that_ask_a_daemon_name_it_alike(name: str) -> None:
+    command = app.get_command(CONTEXT, name)
+    assert command is not None
+    spelt = {option.name: option.opts for option in command.params}
+    assert spelt["unix_socket"] == ["--socket"]
+    assert spelt["base_url"] == ["--url", "--backend"]
+
+
 def test_one_is_run_without_the_modules_of_the_others() -> None:
     text = """
 import sys
