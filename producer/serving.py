@@ -20,7 +20,7 @@ class Serving:
 
     queue: str
     templates: frozenset[str] | None = None
-    """What they list; None when no node tells, which refuses nothing."""
+    """What they list; None when no node tells, or one that takes work does not, which refuses nothing."""
     failed: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Node to the templates that it could not bring up, and why."""
     unserved: str | None = None
@@ -40,9 +40,11 @@ def look(queue: BatchQueue) -> Serving:
     """Ask the server. Raises `RedisUnavailable`."""
     nodes = queue.nodes()
     lists = [names for beat in nodes.values() if isinstance(names := beat.get("templates"), list)]
+    # A gateway's node lists none: what others lack, it may have.
+    silent = any(beat.get("up") is True and not isinstance(beat.get("templates"), list) for beat in nodes.values())
     return Serving(
         queue=queue.queue,
-        templates=frozenset(str(name) for names in lists for name in names) if lists else None,
+        templates=frozenset(str(name) for names in lists for name in names) if lists and not silent else None,
         failed={node: failed_templates(beat) for node, beat in nodes.items()},
         unserved=_unserved(queue.queue, nodes),
     )

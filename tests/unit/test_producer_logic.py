@@ -221,3 +221,14 @@ def test_a_timeout_tells_where_no_worker_serves(fake: fakeredis.FakeServer) -> N
         handle = producer.submit(template="py", candidates=["b"], spec={"type": "x"})
         with pytest.raises(TimeoutError, match=r"within 0 s$"):
             handle.result(0)
+
+
+def test_a_node_that_lists_no_templates_may_have_the_one_that_others_lack(fake: fakeredis.FakeServer) -> None:
+    queue = BatchQueue(fakeredis.FakeRedis(server=fake))
+    queue.beat("broken", {"templates": [], "up": False, "failed_templates": {"py": "no such folder"}})
+    queue.beat("gateway", {"up": False})
+    with Producer("redis://fake", run="run") as producer:
+        with pytest.raises(RunMisconfigured, match="no such folder"):
+            producer.submit(template="py", candidates=["a"], spec={"type": "x"})
+        queue.beat("gateway", {"up": True})
+        producer.submit(template="py", candidates=["a"], spec={"type": "x"})
