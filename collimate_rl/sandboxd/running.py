@@ -86,9 +86,12 @@ class Running:
         try:
             report = self._wait()
         except (ChannelClosed, OSError) as exc:
-            if self._fork.zygote.is_dead(within_s=_ZYGOTE_DEATH_S):
+            # A session is gone with its fork. Of a one-shot exec that never began, as when its fork died while
+            # it waited for its turn, nothing ran, whoever died.
+            unbegun = self._began() is None
+            if not (unbegun and self._fork.out_of_reach) and self._fork.zygote.is_dead(within_s=_ZYGOTE_DEATH_S):
                 raise session_gone("the warm interpreter died, and this fork with it") from exc
-            if self._began() is None:
+            if unbegun:
                 raise bringup_failed("the fork died before the exec began") from exc
             if self._fork.out_of_reach:
                 raise session_gone("the fork was ended from outside") from exc

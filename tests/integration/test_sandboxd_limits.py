@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import threading
 import warnings
 from collections.abc import Iterator
@@ -17,8 +18,10 @@ from collimate_rl.client import CollimateClient
 from collimate_rl.errors import CollimateError
 from collimate_rl.local_backend import LocalCollimateBackend
 from collimate_rl.sandboxd.config import DEFAULT_CATALOG, Limits, Template
-from tests.fixtures.sandbox_daemon import one_core
-from tests.fixtures.sandboxd_wire import eventually
+from tests.fixtures.held_jobs import exec_of, job_of
+from tests.fixtures.resources import zygotes
+from tests.fixtures.sandbox_daemon import RunningDaemon, one_core
+from tests.fixtures.sandboxd_wire import children, eventually
 
 pytestmark = pytest.mark.usefixtures("sandbox_daemon")  # skips where the isolation can't be had
 
@@ -69,6 +72,34 @@ def test_forks_wait_for_their_turn_and_no_more_run_than_may(isolation: str) -> N
     assert max(sum(began <= at < ended for began, ended in spans) for at, _ in spans) == 2
     # What an exec waited for its turn is no part of its time: the last ones waited longer than that.
     assert [answer["exit_code"] for answer in answers] == [0] * 16
+
+
+def test_forks_that_die_before_their_turn_are_told_as_execs_of_which_nothing_ran(sandbox_daemon: RunningDaemon) -> None:
+    limits = Limits(max_inflight=2, admission_wait_s=60)
+    with backend(limits=limits) as served, ThreadPoolExecutor(4) as pool:
+        client = client_of(served)
+        at_work = [pool.submit(client.exec_once, "py", command="sleep 60") for _ in range(2)]
+        eventually(lambda: client.health()["running"] == 2, "the execs run")
+        waiting = [
+            pool.submit(client.exec_once, "py", command="echo ran"),
+            pool.submit(client.exec_once, "py", **exec_of(job_of("def solve(x): return x", [1]))),
+        ]
+        eventually(lambda: _waits_for_its_turn(served) == 2, "their forks wait")
+        for pid in {*zygotes(os.getpid())} - children(sandbox_daemon.pid):
+            os.kill(pid, signal.SIGKILL)
+        assert all(each.exception(60) is not None for each in at_work)
+        errors = [each.exception(60) for each in waiting]
+        told = [(each.status, each.error_code) for each in errors if isinstance(each, CollimateError)]
+        assert told == [(503, "session_bringup_failed")] * 2
+        health = client.health()
+        assert (health["running"], health["queued"], health["unclean_forks"]) == (0, 0, 0)
+
+
+def _waits_for_its_turn(served: LocalCollimateBackend) -> int:
+    """How many forks there are that wait: `health` counts those with them that have none yet."""
+    assert served._daemon is not None
+    assert served._daemon._service is not None
+    return served._daemon._service.admission.queued
 
 
 def test_a_fork_whose_turn_does_not_come_is_given_up() -> None:
