@@ -112,7 +112,7 @@ def _over_slots(site: Site, seconds: float) -> Sweep:
                 yield slots, job
 
     return _sweep(
-        "slots", "slots of the node", points(), seconds, expected="the daemon runs two execs per core; others wait there"
+        "slots", "slots of the node", points(), seconds, expected="the daemon runs two execs per core; others wait"
     )
 
 
