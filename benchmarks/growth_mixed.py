@@ -85,7 +85,7 @@ def table(found: Mapping[str, Sequence[Round]], slots: int) -> Table:
                 way,
                 median([one.per_s for one in rounds]),
                 median([one.busy for one in rounds]),
-                median([median(one.waited_s) for one in rounds]),
+                median([median(list(one.waited_s)) for one in rounds]),
                 median([max(one.waited_s) for one in rounds]),
             )
             for way, rounds in found.items()
