@@ -8,6 +8,7 @@ the command again when only its reply was lost, so everything sent over these cl
 from __future__ import annotations
 
 import os
+import re
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from redis.exceptions import (
     AuthorizationError,
     BusyLoadingError,
     ConnectionError,
+    MasterDownError,
     NoPermissionError,
     NoScriptError,
     OutOfMemoryError,
@@ -36,6 +38,8 @@ from collimate_rl.protocol.bounds import mask_secrets
 COMMAND_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 3.0
 COMMAND_RETRIES = 2
+_NOT_NOW = re.compile(r"\b(?:MISCONF|NOREPLICAS)\b")
+"""Error codes without a class in redis-py: no writes are taken while the server's disk or its replicas fail it."""
 
 
 def connect_commands(url: str, *, timeout_s: float = COMMAND_TIMEOUT_S, retries: int = COMMAND_RETRIES) -> Redis:
@@ -157,7 +161,7 @@ def translate_errors(doing: str) -> Iterator[None]:
         # It passes when others' keys go or memory comes: to whoever waits, the same as a server that is away.
         told = f"the Redis server is out of memory and refused to {doing}; give it more: {exc}"
         raise RedisUnavailable(told) from exc
-    except (BusyLoadingError, NoScriptError, ReadOnlyError) as exc:
+    except (BusyLoadingError, MasterDownError, NoScriptError, ReadOnlyError) as exc:
         # A script that it does not know right after it learned it: it was restarted, or told to forget, in between.
         raise RedisUnavailable(f"the Redis server could not {doing} yet: {exc}") from exc
     except (ConnectionError, TimeoutError) as exc:
@@ -174,6 +178,8 @@ def translate_errors(doing: str) -> Iterator[None]:
             f"the Redis server could not be reached to {doing}: {told}; is it running, and is this its address?"
         ) from exc
     except ResponseError as exc:
+        if _NOT_NOW.search(str(exc)):
+            raise RedisUnavailable(f"the Redis server takes no writes now, and refused to {doing}: {exc}") from exc
         # What a script isn't let do has no class of its own.
         told = f"{str(exc).rstrip('.')}; if that is about access, check the URL's user and its rights"
         raise QueueError(f"the Redis server refused to {doing}: {told}") from exc

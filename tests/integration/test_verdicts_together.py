@@ -159,7 +159,7 @@ def test_whose_batch_is_taken_over_meanwhile_writes_none_of_them(world: World) -
     assert graded(world) == 0
 
 
-@pytest.mark.parametrize("refusal", ["full", "read-only"])
+@pytest.mark.parametrize("refusal", ["full", "read-only", "alone"])
 def test_a_server_that_takes_no_writes_for_a_while_gets_all_of_them_then(world: World, refusal: str) -> None:
     client: Any = world.queue.client
     world.ring(world.put(k=1))  # the server learns the scripts
@@ -169,6 +169,8 @@ def test_a_server_that_takes_no_writes_for_a_while_gets_all_of_them_then(world: 
         refused = failures(client)
         if refusal == "full":
             client.config_set("maxmemory", 1)
+        elif refusal == "alone":
+            client.config_set("min-replicas-to-write", 1)
         else:
             client.replicaof("127.0.0.1", 1)
         threads.append(threading.Thread(target=accept, args=(refused,)))
@@ -180,6 +182,7 @@ def test_a_server_that_takes_no_writes_for_a_while_gets_all_of_them_then(world: 
             until(lambda: failures(client) > refused, "nothing was refused")
         finally:
             client.config_set("maxmemory", 0)
+            client.config_set("min-replicas-to-write", 0)
             client.replicaof("NO", "ONE")
 
     world.script = script = Judged(world, 3, last)
