@@ -156,6 +156,7 @@ class _FolderGroup:
         self._doors: list[int] = []
         """Descriptors of the files through which processes enter, once they are open."""
         self._counted = (0, 0)
+        self._told = b""
 
     def add(self, pid: int) -> None:
         _, _, brief = self.kind
@@ -174,8 +175,19 @@ class _FolderGroup:
             os.close(self._doors.pop())
 
     def release(self) -> None:
+        if self._came_near():
+            # What the next fork is asked about is not this one's doing.
+            self.is_cut_short()
         if not self._owner.keep(self):
             self.remove()
+
+    def _came_near(self) -> bool:
+        """Whether its limit may have been reached since that was last counted, by one look: it is for every exec."""
+        if self._owner.kind == "v2":
+            before, self._told = self._told, _told(f"{self._folders[0]}/memory.events")
+            return before != self._told
+        peaks = (_told(f"{self._folders[0]}/memory.{name}max_usage_in_bytes") for name in ("memsw.", ""))
+        return int(next(filter(None, peaks), 0)) >= self.kind[0] - _BATCH
 
     def remove(self) -> bool:
         """False when a process is still inside after a second."""
@@ -199,6 +211,20 @@ class _FolderGroup:
         for path in peaks:
             _write_if_there(path, 0)  # it begins anew
         return kills, self._counted[1] + reached
+
+
+def _told(path: str) -> bytes:
+    """What a small file holds; nothing where it is not there."""
+    try:
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            return os.read(fd, 4096)
+        finally:
+            os.close(fd)
+    except OSError as exc:
+        if exc.errno not in _VANISHED:
+            raise
+        return b""
 
 
 def _numbers(path: str) -> dict[str, int]:

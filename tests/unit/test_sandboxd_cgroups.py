@@ -292,3 +292,24 @@ def test_who_was_killed_below_its_own_limit_is_cut_short(tmp_path: Path) -> None
             path.write_text(path.read_text().replace("oom_kill 2", "oom_kill 1"))
         (tmp_path / "memory.max_usage_in_bytes").write_text(f"{64 << 20}\n")
     assert not NoCgroups().create(memory_bytes=1, pids=1).is_cut_short()
+
+
+@pytest.mark.parametrize("kind", ["v1", "v2"])
+def test_that_an_earlier_fork_reached_the_limit_says_nothing_of_the_next(kind: str, tmp_path: Path) -> None:
+    folder = str(tmp_path)
+    group = cgroups._FolderGroup(FolderCgroups(kind, (folder,)), (folder, folder), (64 << 20, 1, False))
+
+    def happen(kills: int, reached: int, peak: int) -> None:
+        (tmp_path / "memory.events").write_text(f"max {reached}\noom_kill {kills}\n")
+        (tmp_path / "memory.oom_control").write_text(f"oom_kill {kills}\n")
+        (tmp_path / "memory.max_usage_in_bytes").write_text(f"{peak}\n")
+
+    # A child of the first one's was killed at the limit, which nobody asked about; the second gets less than that.
+    happen(kills=1, reached=1, peak=64 << 20)
+    group.release()
+    if kind == "v1":
+        assert (tmp_path / "memory.max_usage_in_bytes").read_text().startswith("0")
+    happen(kills=2, reached=1, peak=50 << 20)
+    assert group.is_cut_short()
+    happen(kills=3, reached=2, peak=64 << 20)
+    assert not group.is_cut_short()
