@@ -315,11 +315,12 @@ class GroupWork:
         """The candidate has its verdict: this one, where it is `mine`."""
         index = verdict.index
         faults.reach("verdict_written")
-        if mine and self.sessions is not None:
+        if not mine:
+            return
+        if self.sessions is not None:
             self.sessions.judged(index)
-        if mine:
-            answer_counts.count_verdict(self._tally, verdict)
-        if mine and verdict.outcome in SUSPECT_OUTCOMES:
+        answer_counts.count_verdict(self._tally, verdict)
+        if verdict.outcome in SUSPECT_OUTCOMES:
             # By a grading thread: a server that is away then must not hold up the keeper's.
             self._suspects.append((index, verdict.outcome, verdict.session_id))
         logs.emit(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from collimate_rl.errors import CollimateError
 from collimate_rl.grading.result import SpecFault
 from collimate_rl.protocol import keys
 from collimate_rl.queue.clients import connect_commands
-from tests.fixtures.queue_batches import lapse, settle, state, take
+from tests.fixtures.queue_batches import lapse, passed, settle, state, take
 from tests.fixtures.scripted_grading import GOOD, World, scripted_world
 from tests.fixtures.worker_nodes import until
 from worker import metrics
@@ -157,6 +158,27 @@ def test_whose_batch_is_taken_over_meanwhile_writes_none_of_them(world: World) -
     assert world.ring(script.k) == "FENCED"
     assert (written(world, script.k), state(world.queue.client, script.k)["owner"]) == (0, "other")
     assert graded(world) == 0
+
+
+def test_what_another_has_judged_meanwhile_is_neither_counted_nor_told(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    def answered(answer: Answer, _stop: threading.Event) -> None:
+        lapse(world.queue, script.k)
+        settle(world.queue)
+        other = take(world.queue, script.k, owner="other").hold
+        for index in range(3):
+            world.queue.verdict(other, passed(index, 0.5))
+        world.queue.publish(other)
+        answer(GOOD)
+
+    caplog.set_level(logging.DEBUG, logger="collimate.worker")
+    world.script = script = Judged(world, 3, answered)
+    assert world.ring(script.k) == "DONE"
+    assert world.codes(script.k) == [0.5] * 3
+    assert graded(world) == 0
+    events = [getattr(record, "event", "") for record in caplog.records]
+    assert ("batch_skipped" in events, "candidate_graded" in events) == (True, False)
 
 
 @pytest.mark.parametrize("refusal", ["full", "read-only", "alone"])
