@@ -24,7 +24,7 @@ CAPABILITIES = ("label", "truncated", "guest_programs")
 """Extensions of this daemon: `label` on create, `truncated` in ExecResponse, trusted guest programs kept compiled."""
 _REAP_EVERY_S = 1.0
 _FORKS_PER_PLACE = 2
-"""One-shot execs whose forks are there at a time, to each that runs: others are made, or unmade, meanwhile."""
+"""Execs that have a fork at a time, to each that runs: others are made, or unmade, meanwhile."""
 
 EndpointsFn = Callable[[str, str, dict[str, Any]], Mapping[Any, str]]
 
@@ -147,7 +147,11 @@ class Service:
             raise vsock_only()
         request = parse_exec(body, composed_bytes=self._limits.composed_bytes)
         self._sessions.info(session_id)
-        with self.admission.place(hung_up=hung_up), self._sessions.in_use(session_id) as session:
+        until = self.admission.last_moment()
+        # It needs no fork, and waits in line with those that do.
+        first = self._forks.place(hung_up=hung_up, until=until)
+        then = self.admission.place(hung_up=hung_up, until=until)
+        with first, then, self._sessions.in_use(session_id) as session:
             try:
                 outcome = session.box.run(request)
             except CollimateError as exc:

@@ -74,6 +74,21 @@ def test_forks_wait_for_their_turn_and_no_more_run_than_may(isolation: str) -> N
     assert [answer["exit_code"] for answer in answers] == [0] * 16
 
 
+def test_all_execs_wait_in_one_line() -> None:
+    text = "import time; print(time.monotonic())"
+    with backend(limits=Limits(max_inflight=1, admission_wait_s=60)) as served, ThreadPoolExecutor(8) as pool:
+        client = client_of(served)
+        session = client.create_session("py")["session_id"]
+        asked = [pool.submit(client.exec_once, "py", code=f"{text}; time.sleep(2)")]
+        eventually(lambda: client.health()["running"] == 1, "the exec runs")
+        for n in range(1, 6):
+            ask, where = (client.session_exec, session) if n == 4 else (client.exec_once, "py")
+            asked.append(pool.submit(ask, where, code=text))
+            eventually(lambda n=n: client.health()["queued"] == n, "it waits")  # type: ignore[misc]
+        began = [float(each.result(60)["stdout"]) for each in asked]
+    assert began == sorted(began)
+
+
 def test_forks_that_die_before_their_turn_are_told_as_execs_of_which_nothing_ran(sandbox_daemon: RunningDaemon) -> None:
     limits = Limits(max_inflight=2, admission_wait_s=60)
     with backend(limits=limits) as served, ThreadPoolExecutor(4) as pool:
