@@ -27,16 +27,17 @@ def graded(execute: OneShotExecutor, spec: RewardSpec, candidates: Mapping[str, 
 
 
 OWN_FRAME = """
-import gc, os, socket
+import os, socket, stat
 def send(line):
-    for each in gc.get_objects():
-        if isinstance(each, socket.socket):
-            try:
-                each.setblocking(True)
-                each.sendall(line.encode() + b"\\n")
-            except OSError:
-                continue  # of the warm interpreter's, and closed
-            os._exit(0)
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        try:
+            if stat.S_ISSOCK(os.fstat(fd).st_mode):
+                with socket.socket(fileno=fd) as channel:
+                    channel.setblocking(True)
+                    channel.sendall(line.encode() + b"\\n")
+                os._exit(0)
+        except OSError:
+            continue  # what listed the folder is closed
 """
 
 PLAIN_PICKLES = """\

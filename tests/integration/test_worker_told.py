@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +16,8 @@ from click.testing import CliRunner
 
 from collimate_rl.cli.app import app
 from collimate_rl.errors import RunMisconfigured, Ungraded
+from collimate_rl.queue.batches import BatchQueue
+from collimate_rl.queue.clients import connect_commands
 from collimate_rl.sandboxd.config import DEFAULT_CATALOG
 from producer import Producer
 from tests.fixtures.process_tree import descendants
@@ -101,12 +103,13 @@ def test_a_daemon_that_lost_every_template_is_told_to_whoever_submits(dead: Runn
     state = until(lambda: (found := backend.look()).templates == () and found, "it has templates")
     assert (state.up, set(state.failed)) == (False, set(DEFAULT_CATALOG))
     settings = WorkerSettings(node="n1", backend=f"unix:{dead.socket_path}")
-    with Producer(redis_url, run="told") as producer:
-        producer.queue.beat("n1", heartbeat(settings, state, 1))
+    with Producer(redis_url, run="told") as producer, closing(connect_commands(redis_url)) as client:
+        queue = BatchQueue(client)
+        queue.beat("n1", heartbeat(settings, state, 1))
         with pytest.raises(RunMisconfigured, match=r"on node n1 it failed: .*there is no directory.*there are: none"):
             producer.submit(template="py", candidates=[RIGHT], spec=SPEC)
         # Where it had them before, it may get them back: whoever submits is told, and waits.
         before = replace(state, up=True, templates=("py",), failed={})
-        producer.queue.beat("n1", heartbeat(settings, remembering(state, before), 1))
+        queue.beat("n1", heartbeat(settings, remembering(state, before), 1))
         producer.submit(template="py", candidates=[RIGHT], spec=SPEC)
         assert "there is no directory" in str(producer.unserved)
