@@ -20,8 +20,8 @@ from collimate_rl.local_backend import LocalCollimateBackend
 from collimate_rl.sandboxd.config import DEFAULT_CATALOG, Limits, Template
 from tests.fixtures.held_jobs import exec_of, job_of
 from tests.fixtures.resources import zygotes
-from tests.fixtures.sandbox_daemon import RunningDaemon, one_core
-from tests.fixtures.sandboxd_wire import children, eventually
+from tests.fixtures.sandbox_daemon import one_core
+from tests.fixtures.sandboxd_wire import eventually
 
 pytestmark = pytest.mark.usefixtures("sandbox_daemon")  # skips where the isolation can't be had
 
@@ -90,7 +90,8 @@ def test_all_execs_wait_in_one_line() -> None:
     assert all(began[n] < began[n + 2] for n in range(4))
 
 
-def test_forks_that_die_before_their_turn_are_told_as_execs_of_which_nothing_ran(sandbox_daemon: RunningDaemon) -> None:
+def test_forks_that_die_before_their_turn_are_told_as_execs_of_which_nothing_ran() -> None:
+    others = set(zygotes(os.getpid()))  # what further daemons of this process have
     limits = Limits(max_inflight=2, admission_wait_s=60)
     with backend(limits=limits) as served, ThreadPoolExecutor(4) as pool:
         client = client_of(served)
@@ -101,7 +102,7 @@ def test_forks_that_die_before_their_turn_are_told_as_execs_of_which_nothing_ran
             pool.submit(client.exec_once, "py", **exec_of(job_of("def solve(x): return x", [1]))),
         ]
         eventually(lambda: _waits_for_its_turn(served) == 2, "their forks wait")
-        for pid in {*zygotes(os.getpid())} - children(sandbox_daemon.pid):
+        for pid in set(zygotes(os.getpid())) - others:
             os.kill(pid, signal.SIGKILL)
         assert all(each.exception(60) is not None for each in at_work)
         errors = [each.exception(60) for each in waiting]
