@@ -12,20 +12,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from collimate_rl.sandboxd.inside.ahead import MOST
-from tests.fixtures.sandbox_daemon import NoIsolation, RunningDaemon, one_core, start_daemon
+from tests.fixtures.sandbox_daemon import NoIsolation, RunningDaemon, small_daemon, start_daemon
 from tests.fixtures.sandboxd_wire import call, descendants, eventually, run
 
 
 @pytest.fixture(scope="module")
 def daemon() -> Iterator[RunningDaemon]:
-    try:
-        with one_core():
-            own = start_daemon("--max-inflight", "4")
-    except NoIsolation as exc:
-        pytest.skip(f"no isolated sandboxes on this machine: {exc}")
-    yield own
-    own.stop()
-    shutil.rmtree(own.folder, ignore_errors=True)
+    with small_daemon() as own:
+        yield own
 
 
 def waiting(daemon: RunningDaemon) -> set[int]:

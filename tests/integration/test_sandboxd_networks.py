@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.fixtures.sandbox_daemon import NoIsolation, RunningDaemon, one_core, start_daemon
+from tests.fixtures.sandbox_daemon import RunningDaemon, small_daemon
 from tests.fixtures.sandboxd_wire import call, code, descendants
 
 COOKIE = 71
@@ -119,14 +118,8 @@ socket.socket(socket.AF_UNIX).bind("\\0left")
 
 @pytest.fixture(scope="module")
 def daemon() -> Iterator[RunningDaemon]:
-    try:
-        with one_core():
-            own = start_daemon("--max-inflight", "4")
-    except NoIsolation as exc:
-        pytest.skip(f"no isolated sandboxes on this machine: {exc}")
-    yield own
-    own.stop()
-    shutil.rmtree(own.folder, ignore_errors=True)
+    with small_daemon() as own:
+        yield own
 
 
 def look(daemon: RunningDaemon) -> tuple[str, dict[str, Any]]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 from collimate_rl import sandboxd
+from tests.fixtures.scripts import output_of
 
 SCRIPT = """
 import sys
@@ -36,23 +35,9 @@ print(before, [rows(size) for size in SIZES])
 """
 
 
-def ran(script: str, *arguments: str, cwd: Path) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", script, *arguments],
-        capture_output=True,
-        stdin=subprocess.DEVNULL,
-        text=True,
-        timeout=120,
-        check=False,
-        cwd=cwd,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 def test_what_is_made_next_lies_side_by_side(tmp_path: Path) -> None:
     folder = str(Path(sandboxd.__file__).parent)
-    assert ran(SCRIPT, folder, cwd=tmp_path).strip() == f"{[False] * 4} {[True] * 4}"
+    assert output_of(SCRIPT, folder, cwd=tmp_path).strip() == f"{[False] * 4} {[True] * 4}"
 
 
 REHEARSED = """
@@ -74,7 +59,7 @@ sys.stdout.flush()
 
 
 def test_a_rehearsal_leaves_nothing_but_streams(tmp_path: Path) -> None:
-    added, left, found = json.loads(ran(REHEARSED, cwd=tmp_path))
+    added, left, found = json.loads(output_of(REHEARSED, cwd=tmp_path))
     streams = [["<stdin>", "r"], ["<stdout>", "w"], ["<stderr>", "w"]]
     assert found == [[name, mode, fd, "utf-8", "surrogateescape", False] for fd, (name, mode) in enumerate(streams)]
     assert (added, left) == ([], [])

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from collimate_rl import sandboxd
+from tests.fixtures.scripts import output_of
 
 SCRIPT = """
 import sys
@@ -64,17 +63,7 @@ print(json.dumps({"together": together, "offers": offers, "gained": large() - be
 
 
 def ran(how: str, cwd: Path) -> dict[str, int]:
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(Path(sandboxd.__file__).parent), how],
-        capture_output=True,
-        stdin=subprocess.DEVNULL,
-        text=True,
-        timeout=120,
-        check=False,
-        cwd=cwd,
-    )
-    assert done.returncode == 0, done.stderr
-    told: dict[str, int] = json.loads(done.stdout)
+    told: dict[str, int] = json.loads(output_of(SCRIPT, str(Path(sandboxd.__file__).parent), how, cwd=cwd))
     return told
 
 
