@@ -18,6 +18,7 @@ from collimate_rl.queue.clients import connect_commands
 from collimate_rl.queue.server import LocalRedis
 from producer import Producer
 from worker.process import ProcessId
+from worker.settings import default_slots
 
 QUEUE, NODE = "bench", "bench"
 LIMIT_S = 60.0
@@ -63,7 +64,7 @@ class Site:
         """
         self.starts += 1
         argv = [sys.executable, "-m", "worker", "--queue", QUEUE, "--node", NODE, "--processes", str(processes)]
-        argv += ["--slots", str(slots or 4 * len(os.sched_getaffinity(0)))]
+        argv += ["--slots", str(slots or default_slots())]
         argv += ["--backend", f"unix:{self._directory / 'site.sock'}", "--grace", "3"]
         argv += ["--state-dir", str(self._directory / "state")]
         log = self._directory / f"worker-{self.starts}.log"

@@ -23,6 +23,7 @@ from benchmarks.nodes import until
 from benchmarks.work import TEMPLATE
 from collimate_rl import CollimateClient, UnitTestReward, grade_batch
 from collimate_rl.cli.processes import Child
+from worker.settings import default_slots
 
 RQ_QUEUE, STREAM, GROUP = "peer", "peer:jobs", "graders"
 WAIT_S = 120
@@ -42,7 +43,7 @@ def grade_here(socket: str, codes: Sequence[str], tests: Sequence[dict[str, Any]
 
 def slots() -> int:
     """Execs that one batch has under way at a time: as many as a node of ours has slots, for every queue the same."""
-    return 4 * len(os.sched_getaffinity(0))
+    return default_slots()
 
 
 class RqPeer:

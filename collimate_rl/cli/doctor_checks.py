@@ -102,6 +102,7 @@ def redis_server(url: str | None, queue_name: str, *, now: Callable[[], float] =
         remedy = "pip install 'collimate-rl[queue]'"
         return [Finding(name=name, found="the package redis is not installed", state="missing", remedy=remedy)]
     from collimate_rl.protocol.bounds import mask_secrets
+    from collimate_rl.queue._raw import server_ms
     from collimate_rl.queue.clients import connect_commands, translate_errors
 
     try:
@@ -112,12 +113,12 @@ def redis_server(url: str | None, queue_name: str, *, now: Callable[[], float] =
         with translate_errors("look at the server"):
             info = client.info("server")
             before = now()
-            seconds, micros = client.time()
+            seconds, micros = told_at = client.time()
             after = now()
         version = f"{info.get('server_name', 'redis')} {info.get('valkey_version') or info['redis_version']}"
         at = Finding(name=name, found=f"{version} at {mask_secrets(url).rpartition('@')[2]}")
         skew = _skew(seconds + micros / 1e6, before, after)
-        return [at, skew, _policy(client), *_nodes(client, queue_name)]
+        return [at, skew, _policy(client), *_nodes(client, queue_name, server_ms(told_at))]
     except RedisUnavailable as exc:
         remedy = "start it, or name the right one with --redis-url"
         return [Finding(name=name, found=exc.message, state="missing", remedy=remedy)]
@@ -156,17 +157,13 @@ def _skew(server: float, before: float, after: float) -> Finding:
     return Finding(name="clock", found=f"{off:.1f} s away from this machine's", state="missing", remedy=remedy)
 
 
-def _nodes(client: Redis, queue_name: str) -> list[Finding]:
+def _nodes(client: Redis, queue_name: str, now_ms: int) -> list[Finding]:
     """What the nodes of a queue say of themselves."""
-    from collimate_rl.queue._raw import server_ms
     from collimate_rl.queue.batches import BatchQueue
-    from collimate_rl.queue.clients import translate_errors
     from collimate_rl.queue.counts import Counts
     from collimate_rl.queue.node_numbers import read_nodes
 
     try:
-        with translate_errors("look at the nodes"):
-            now_ms = server_ms(client.time())
         nodes = read_nodes(BatchQueue(client, queue_name), now_ms, Counts())
     except QueueError as exc:
         remedy = "give the user in --redis-url the rights of deploy/redis/users.acl"

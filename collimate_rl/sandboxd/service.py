@@ -7,13 +7,14 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from functools import partial
 from importlib import metadata
 from typing import Any
 
 from collimate_rl.errors import CollimateError
 from collimate_rl.sandboxd.admission import Admission, draining
-from collimate_rl.sandboxd.backend import Backend, Outcome
+from collimate_rl.sandboxd.backend import Backend, Outcome, Turn
 from collimate_rl.sandboxd.config import Limits, Template
 from collimate_rl.sandboxd.health import HealthProbe
 from collimate_rl.sandboxd.sessions import Sessions
@@ -147,11 +148,9 @@ class Service:
             raise vsock_only()
         request = parse_exec(body, composed_bytes=self._limits.composed_bytes)
         self._sessions.info(session_id)
-        until = self.admission.last_moment()
         # It needs no fork, and waits in line with those that do.
-        first = self._forks.place(hung_up=hung_up, until=until)
-        then = self.admission.place(hung_up=hung_up, until=until)
-        with first, then, self._sessions.in_use(session_id) as session:
+        fork, turn = self._waits(hung_up)
+        with fork, turn(), self._sessions.in_use(session_id) as session:
             try:
                 outcome = session.box.run(request)
             except CollimateError as exc:
@@ -168,11 +167,16 @@ class Service:
         began = time.monotonic()
         _, template = self._template(body)
         request = parse_exec(body, composed_bytes=self._limits.composed_bytes)
-        until = self.admission.last_moment()
-        with self._forks.place(hung_up=hung_up, until=until):
-            turn = partial(self.admission.place, hung_up=hung_up, until=until)
+        fork, turn = self._waits(hung_up)
+        with fork:
             outcome = self._backend.run_once(template, request, turn)
         return 200, _exec_response(request, outcome, began)
+
+    def _waits(self, hung_up: Callable[[], bool] | None) -> tuple[AbstractContextManager[object], Turn]:
+        """What an exec waits for: that a fork may be made, and its turn to run. Both waits end at the same moment."""
+        until = self.admission.last_moment()
+        turn = partial(self.admission.place, hung_up=hung_up, until=until)
+        return self._forks.place(hung_up=hung_up, until=until), turn
 
     def _template(self, body: dict[str, Any]) -> tuple[str, Template]:
         template_id = parse_template(body)
